@@ -178,7 +178,7 @@ type Resolution struct {
 	// freed.
 	Applied    bool
 	Head, Body []byte
-	Keep       time.Duration
+	Keep       time.Duration // 0: the keep that the record's last holder asked for
 }
 
 // An Inspector is a Store whose records an operator can look at and settle.
