@@ -1,0 +1,157 @@
+package oncehttp
+
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A hostKey says which server a request goes to: scheme, host and port, the
+// same value however the URL was spelled.
+type hostKey struct {
+	scheme string
+	host   string // lower case; with its port, unless that is the scheme's own
+}
+
+// hostKeyOf returns the key of u. It allocates only when u has upper case in it.
+func hostKeyOf(u *url.URL) hostKey {
+	k := hostKey{strings.ToLower(u.Scheme), strings.ToLower(u.Host)}
+	i := strings.LastIndexByte(k.host, ':')
+	if i < 0 || i < strings.LastIndexByte(k.host, ']') {
+		return k // no port; the colons of [::1] are not one
+	}
+	switch port := k.host[i+1:]; {
+	case port == "", // RFC 3986, section 3.2.3: the same as none
+		port == "443" && k.scheme == "https",
+		port == "80" && k.scheme == "http":
+		k.host = k.host[:i]
+	}
+	return k
+}
+
+// String returns the key as an origin, such as https://api.example.com:8443.
+func (k hostKey) String() string { return k.scheme + "://" + k.host }
+
+// How many hosts a hostMap remembers: beyond hostsKept those that have nothing
+// to lose are forgotten, least recently used first; beyond hostsMost all are.
+const (
+	hostsKept = 1024
+	hostsMost = 8 * hostsKept
+)
+
+// A hostMap holds one V for each host. Its zero value is ready to use, it is
+// safe for concurrent use, and it is bounded: an address space full of hosts
+// costs hostsMost entries and no more.
+type hostMap[V any, P hostEntry[V]] struct {
+	mu     sync.RWMutex
+	m      map[hostKey]*hostSlot[V]
+	evicts int // the size at which to look for entries to forget; 0: hostsKept
+
+	// inserts is the clock by which entries age: an entry's last use is the
+	// number of inserts before it. While hosts only repeat it stands still, so
+	// that a hit writes nothing that other processors must fetch.
+	inserts atomic.Uint64
+}
+
+// A hostEntry is a *V that can be asked to go. Of its own will it goes when it
+// holds nothing that a fresh V would not; with must set it has no choice. An
+// entry that says yes must know that it is no longer the one for its host.
+type hostEntry[V any] interface {
+	*V
+	leave(now time.Time, must bool) bool
+}
+
+type hostSlot[V any] struct {
+	used atomic.Uint64
+	v    V
+}
+
+// get returns the entry of k, a fresh one if there was none.
+func (m *hostMap[V, P]) get(k hostKey, now time.Time) *V {
+	if v := m.find(k); v != nil {
+		return v
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.m[k]; s != nil {
+		return &s.v
+	}
+	if m.m == nil {
+		m.m = make(map[hostKey]*hostSlot[V])
+	}
+	if len(m.m) >= max(m.evicts, hostsKept) {
+		m.evict(now)
+	}
+	s := new(hostSlot[V])
+	s.used.Store(m.inserts.Add(1))
+	// The strings of k are parts of a URL, query and all: do not keep that alive.
+	m.m[hostKey{strings.Clone(k.scheme), strings.Clone(k.host)}] = s
+	return &s.v
+}
+
+// find returns the entry of k, or nil.
+func (m *hostMap[V, P]) find(k hostKey) *V {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	s := m.m[k]
+	if s == nil {
+		return nil
+	}
+	if n := m.inserts.Load(); s.used.Load() != n {
+		s.used.Store(n)
+	}
+	return &s.v
+}
+
+// evict makes room. It removes many at a time, and looks again only after the
+// map has grown by an eighth, so that an insert pays for few entries whether or
+// not they want to go. m.mu is held.
+func (m *hostMap[V, P]) evict(now time.Time) {
+	type old struct {
+		used uint64
+		k    hostKey
+		v    *V
+	}
+	all := make([]old, 0, len(m.m))
+	for k, s := range m.m {
+		all = append(all, old{s.used.Load(), k, &s.v})
+	}
+	slices.SortFunc(all, func(a, b old) int { return cmp.Compare(a.used, b.used) })
+
+	remove := func(downTo int, must bool) {
+		for _, o := range all {
+			if len(m.m) <= downTo {
+				return
+			}
+			if P(o.v).leave(now, must) {
+				delete(m.m, o.k)
+			}
+		}
+	}
+	remove(hostsKept-hostsKept/8, false)
+	if len(m.m) >= hostsMost {
+		remove(hostsMost-hostsMost/8, true)
+	}
+	m.evicts = min(hostsMost, len(m.m)+len(m.m)/8)
+}
+
+// each calls f for every entry, without holding the lock.
+func (m *hostMap[V, P]) each(f func(hostKey, *V)) {
+	type entry struct {
+		k hostKey
+		v *V
+	}
+	m.mu.RLock()
+	all := make([]entry, 0, len(m.m))
+	for k, s := range m.m {
+		all = append(all, entry{k, &s.v})
+	}
+	m.mu.RUnlock()
+	for _, e := range all {
+		f(e.k, e.v)
+	}
+}
