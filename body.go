@@ -1,0 +1,282 @@
+package oncehttp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// remembered is how much of a body without GetBody is kept for a repeat.
+const remembered = 1 << 20
+
+var errBodyClosed = errors.New("oncehttp: read of a request body after its attempt ended")
+
+// An upload is one attempt's request body. It notes when bytes move, because a
+// long upload is not a hung host, and whose fault a failed read is.
+type upload struct {
+	src    io.ReadCloser
+	moved  atomic.Int64          // time of the latest read that gave bytes, in Unix nanoseconds
+	read   atomic.Bool           // something was read, or at least asked for
+	failed atomic.Pointer[error] // what the caller's own body returned, if not io.EOF
+	closed atomic.Bool
+	onEnd  atomic.Pointer[func()] // called once at Close
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	u.read.Store(true)
+	n, err := u.src.Read(p)
+	if n > 0 {
+		u.moved.Store(time.Now().UnixNano())
+	}
+	if err != nil && err != io.EOF && !errors.Is(err, errBodyClosed) && !u.closed.Load() {
+		u.failed.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+func (u *upload) Close() error {
+	if u.closed.Swap(true) {
+		return nil
+	}
+	err := u.src.Close()
+	if end := u.onEnd.Load(); end != nil {
+		u.ended()
+	}
+	return err
+}
+
+// whenClosed calls f when the body is closed, or now if it has been.
+func (u *upload) whenClosed(f func()) {
+	u.onEnd.Store(&f)
+	if u.closed.Load() {
+		u.ended()
+	}
+}
+
+func (u *upload) ended() {
+	if end := u.onEnd.Swap(nil); end != nil {
+		(*end)()
+	}
+}
+
+// A tape lets several attempts read one body that cannot be rewound, one after
+// the other. It remembers what was read, up to limit, and never reads ahead:
+// the caller may be writing the other end of a pipe in answer to what it gets.
+//
+// net/http may still sit in a Read for an attempt that was given up. The next
+// attempt waits for that Read, and its bytes join the memory, so that nothing
+// is lost and src has one reader at a time.
+type tape struct {
+	src   io.ReadCloser
+	limit int
+	turn  chan struct{} // holds one token: the right to read src
+
+	mu     sync.Mutex
+	mem    []byte
+	given  int64       // bytes read from src
+	lost   bool        // more was read than is remembered
+	err    error       // how src ended: io.EOF or a failure
+	live   *tapeReader // the latest attempt's reader
+	ended  bool        // the logical request is over
+	closed bool        // src is closed
+}
+
+func newTape(src io.ReadCloser, limit int) *tape {
+	t := &tape{src: src, limit: limit, turn: make(chan struct{}, 1)}
+	t.turn <- struct{}{}
+	return t
+}
+
+// reader starts the tape from the beginning for an attempt under ctx.
+func (t *tape) reader(ctx context.Context) *tapeReader {
+	r := &tapeReader{t: t, ctx: ctx}
+	t.mu.Lock()
+	t.live = r
+	t.mu.Unlock()
+	return r
+}
+
+// rewindable reports whether another attempt can read the whole body.
+func (t *tape) rewindable() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.lost && (t.err == nil || t.err == io.EOF)
+}
+
+// end says that the logical request is over: src is closed with its last
+// reader, or now if that is gone.
+func (t *tape) end() {
+	t.mu.Lock()
+	t.ended = true
+	now := t.live == nil || t.live.closed
+	t.mu.Unlock()
+	if now {
+		t.closeSrc()
+	}
+}
+
+func (t *tape) closeSrc() error {
+	t.mu.Lock()
+	again := t.closed
+	t.closed, t.mem = true, nil
+	t.mu.Unlock()
+	if again {
+		return nil
+	}
+	return t.src.Close()
+}
+
+type tapeReader struct {
+	t      *tape
+	ctx    context.Context
+	off    int64 // bytes given so far
+	closed bool  // guarded by t.mu
+}
+
+func (r *tapeReader) Read(p []byte) (int, error) {
+	t := r.t
+	if n, err, ok := r.recall(p); ok {
+		return n, err
+	}
+	select {
+	case <-t.turn:
+	case <-r.ctx.Done():
+		return 0, context.Cause(r.ctx)
+	}
+	defer func() { t.turn <- struct{}{} }()
+	// The reader before us may have added to the memory while we waited.
+	if n, err, ok := r.recall(p); ok {
+		return n, err
+	}
+	n, err := t.src.Read(p)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n > 0 {
+		if !t.lost && len(t.mem)+n > t.limit {
+			t.lost, t.mem = true, nil
+		}
+		if !t.lost {
+			t.mem = append(t.mem, p[:n]...)
+		}
+		t.given += int64(n)
+		r.off += int64(n)
+	}
+	t.err = err
+	return n, err
+}
+
+// recall answers a Read without touching src, if it can.
+func (r *tapeReader) recall(p []byte) (n int, err error, ok bool) {
+	t := r.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case r.closed || t.live != r || t.closed:
+		return 0, errBodyClosed, true
+	case r.off < int64(len(t.mem)):
+		n = copy(p, t.mem[r.off:])
+		r.off += int64(n)
+		return n, nil, true
+	case t.lost && !r.sole():
+		return 0, ErrBody, true
+	case t.err != nil:
+		return 0, t.err, true
+	case len(p) == 0:
+		return 0, nil, true
+	}
+	return 0, nil, false
+}
+
+// sole reports whether r itself read all that src has given, so that it may go
+// on although nothing is remembered.
+func (r *tapeReader) sole() bool { return r.t.given == r.off }
+
+func (r *tapeReader) Close() error {
+	t := r.t
+	t.mu.Lock()
+	r.closed = true
+	now := t.ended && t.live == r
+	t.mu.Unlock()
+	if now {
+		return t.closeSrc()
+	}
+	return nil
+}
+
+// A replyBody is a response's body as the caller gets it. It ends the
+// attempt's context when the body has been read or closed, never before:
+// ending it when RoundTrip returns cuts long bodies now and then.
+type replyBody struct {
+	rc  io.ReadCloser
+	end func() // ends the attempt's context
+	up  *upload
+}
+
+func (b *replyBody) Read(p []byte) (int, error) {
+	n, err := b.rc.Read(p)
+	if err != nil && b.end != nil {
+		b.release()
+	}
+	return n, err
+}
+
+func (b *replyBody) Close() error {
+	err := b.rc.Close()
+	if b.end != nil {
+		b.end()
+	}
+	return err
+}
+
+// release ends the context once the upload is over too: a server may answer
+// before it has read the whole request.
+func (b *replyBody) release() {
+	if b.up != nil && !b.up.closed.Load() {
+		b.up.whenClosed(b.end)
+		return
+	}
+	b.end()
+}
+
+// A switchedBody is the body of a 101 response: both directions of the
+// connection, as net/http hands it out.
+type switchedBody struct {
+	replyBody
+	io.Writer
+}
+
+func (b *switchedBody) Read(p []byte) (int, error) { return b.rc.Read(p) }
+
+// CloseWrite closes the writing side, where the connection can.
+func (b *switchedBody) CloseWrite() error {
+	if cw, ok := b.rc.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// drain reads the rest of a discarded response if that is cheap, so that its
+// connection can be used again, and closes it in any case. Both bytes and
+// time are bounded: a server may send an error page drop by drop.
+func drain(resp *http.Response) {
+	const (
+		most = 4 << 10
+		long = 50 * time.Millisecond
+	)
+	body := resp.Body
+	if body == nil || body == http.NoBody {
+		return
+	}
+	if resp.ContentLength <= most && resp.StatusCode != http.StatusSwitchingProtocols {
+		late := time.AfterFunc(long, func() { body.Close() })
+		io.CopyN(io.Discard, body, most+1)
+		if !late.Stop() {
+			return // closed, or about to be
+		}
+	}
+	body.Close()
+}

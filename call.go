@@ -1,0 +1,832 @@
+package oncehttp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+)
+
+// A call is one logical request on its way through a Transport. Its parts
+// that every request needs are fields, not pointers: the common case, one
+// attempt that is answered, allocates little.
+type call struct {
+	t      *Transport
+	base   http.RoundTripper
+	req    *http.Request // the caller's; never changed
+	host   hostKey
+	state  *hostState
+	ctx    callContext
+	ended  bool
+	active atomic.Bool // an inner Transport stands down
+
+	key      requestKey
+	keyValue [1]string // the header's value
+
+	getBody func() (io.ReadCloser, error) // makes an independent reader; nil: cannot
+	tape    *tape
+	handed  bool // req.Body belongs to an attempt's upload
+
+	tries     []Attempt
+	certainty Certainty // worst so far, once there are tries
+	resp      *http.Response
+	err       error // why the latest attempt has no response
+	last      error // the last failure that is known, for the Error
+	bodyErr   error // the caller's own body failed
+	stop      error
+	retryAt   time.Time
+	again     bool          // decided: there is a next attempt
+	pause     time.Duration // and the wait before it
+	paid      bool          // a token was paid for it
+
+	first attempt
+	reply replyBody
+}
+
+// attempt is what one pass through Base needs.
+type attempt struct {
+	tries  [1]Attempt // room for call.tries, in the first attempt
+	up     upload
+	cancel context.CancelFunc
+	trace  *connTrace
+
+	mu       sync.Mutex // guards timer against its own callback
+	timer    *time.Timer
+	timeout  time.Duration
+	over     bool
+	timedOut bool
+}
+
+// callContext is the caller's context with the call in it.
+type callContext struct {
+	context.Context
+	c *call
+}
+
+type callContextKey int
+
+const (
+	callKey   callContextKey = iota // the call that a response came from
+	activeKey                       // the same, while it is under way
+)
+
+func (x *callContext) Value(k any) any {
+	switch k {
+	case callKey:
+		return x.c
+	case activeKey:
+		if x.c.active.Load() {
+			return x.c
+		}
+	}
+	return x.Context.Value(k)
+}
+
+// standsDown reports whether ctx belongs to a request that an outer Transport
+// is already taking care of.
+func standsDown(ctx context.Context) bool { return ctx.Value(activeKey) != nil }
+
+func callOf(resp *http.Response) *call {
+	if resp == nil || resp.Request == nil {
+		return nil
+	}
+	c, _ := resp.Request.Context().Value(callKey).(*call)
+	return c
+}
+
+func (c *call) do() (*http.Response, error) {
+	defer c.abandon()
+	if err := c.begin(); err != nil {
+		c.stop = err
+		return c.end()
+	}
+	c.active.Store(true)
+	c.attempt(&c.first)
+	c.decide()
+	if c.again {
+		c.repeat()
+	}
+	return c.end()
+}
+
+// begin settles what holds for all attempts: the key and the body.
+func (c *call) begin() error {
+	if err := c.t.check(); err != nil {
+		return err
+	}
+	c.state = c.t.hosts.get(c.host, time.Now())
+	c.getBody = c.req.GetBody
+	if err := c.chooseKey(); err != nil {
+		return err
+	}
+	if c.hasBody() && c.getBody == nil {
+		limit := 0
+		if (c.key.repeats() || idempotent(c.req.Method)) && c.most() > 1 && c.req.ContentLength <= remembered && !c.key.once {
+			limit = remembered
+		}
+		c.tape = newTape(c.req.Body, limit)
+	}
+	return nil
+}
+
+func (c *call) hasBody() bool { return c.req.Body != nil && c.req.Body != http.NoBody }
+func (c *call) most() int     { return or(c.t.Attempts, defaultAttempts) }
+
+// refuse ends the request before another attempt starts.
+func (c *call) refuse(reason error, retryAt time.Time) {
+	c.stop = reason
+	if !retryAt.IsZero() {
+		c.retryAt = retryAt
+	}
+	c.refund()
+}
+
+func (c *call) refund() {
+	if c.paid {
+		c.paid = false
+		c.t.budget.refund(c.host, time.Now())
+	}
+}
+
+// attempt makes one attempt and notes how it ended.
+func (c *call) attempt(a *attempt) {
+	c.again, c.resp, c.err = false, nil, nil
+	if !c.admit() {
+		return
+	}
+	timeout := c.t.AttemptTimeout
+	if timeout == 0 {
+		timeout = defaultAttemptTimeout
+	}
+	ticket, err := c.t.breaker.allow(c.host, timeout, c.key.repeats() || idempotent(c.req.Method), time.Now())
+	if err != nil {
+		var until time.Time
+		if open, ok := asType[*OpenError](err); ok {
+			until = open.Until
+		}
+		c.refuse(err, until)
+		return
+	}
+	// Whatever happens from here, the breaker is told once: a probe whose
+	// result never arrives would keep the host shut.
+	verdict := verdictNeutral
+	defer func() {
+		ticket.done(verdict, time.Now())
+		if verdict == verdictSuccess {
+			c.t.budget.earn(c.host, time.Now())
+		}
+	}()
+	if limit, ok := ticket.probe(); ok && (timeout <= 0 || timeout > limit) {
+		timeout = limit
+	}
+
+	r, err := c.request(a, timeout)
+	if err != nil {
+		a.end()
+		c.refuse(err, time.Time{})
+		return
+	}
+	start := time.Now()
+	a.startTimer(timeout, c.hasBody(), start)
+	c.paid = false
+	verdict = verdictFailure // stands if Base panics
+	defer func() {
+		if c.resp == nil {
+			a.end()
+		}
+	}()
+	resp, err := c.base.RoundTrip(r)
+	switch {
+	case err != nil && resp != nil && resp.Body != nil:
+		resp.Body.Close() // both at once breaks the contract; the error counts
+		resp = nil
+	case err != nil:
+		resp = nil
+	case resp == nil:
+		err = errNeither
+	case resp.Body == nil:
+		resp.Body = http.NoBody
+	}
+	if resp != nil && c.t.ReplayReply > 0 {
+		err = readReply(resp, c.t.ReplayReply, c.req.Method)
+	}
+	late := a.stopTimer()
+
+	try := Attempt{N: len(c.tries) + 1, Start: start, Duration: time.Since(start), Certainty: CertaintyAnswered}
+	if a.trace != nil {
+		try.Conns = int(a.trace.conns.Load())
+	}
+	if resp != nil {
+		try.Status = resp.StatusCode
+	}
+	if late && c.req.Context().Err() == nil {
+		if resp != nil && err == nil {
+			resp.Body.Close() // its context has ended, so the rest is lost
+			resp = nil
+		}
+		err = errAttemptTimeout
+	}
+	if err != nil {
+		err = withoutURL(err)
+		try.Err = err
+		try.Certainty = certaintyOf(err, a.trace.seen())
+		if resp != nil {
+			try.Certainty = CertaintyUnknown // cut after its head
+		}
+		if f := a.up.failed.Load(); f != nil && !late {
+			c.bodyErr = *f
+		}
+		c.last = err
+	}
+	c.resp, c.err = resp, err
+	if resp != nil && err == nil {
+		c.answered(resp)
+	}
+	if resp != nil {
+		c.wrap(a, resp, r)
+	}
+	verdict = c.verdict(try)
+	if len(c.tries) == 0 {
+		c.certainty = try.Certainty
+	} else {
+		c.certainty = worse(c.certainty, try.Certainty)
+	}
+	c.tries = append(c.tries, try)
+	if c.t.OnAttempt != nil {
+		c.t.OnAttempt(c.req, try)
+	}
+}
+
+// admit waits for the host and the limiter, or refuses.
+func (c *call) admit() bool {
+	ctx := c.req.Context()
+	if ctx.Err() != nil {
+		c.refuse(ctx.Err(), time.Time{})
+		return false
+	}
+	for c.t.HoldHost {
+		now := time.Now()
+		until, held := c.state.heldUntil(now)
+		if !held {
+			break
+		}
+		wait := serverPause(until.Sub(now), rand.Int64N)
+		if until.Sub(now) > or(c.t.MaxRetryAfter, defaultMaxRetryAfter) || c.tooLate(now.Add(wait)) {
+			c.refuse(ErrRetryAfter, until)
+			return false
+		}
+		if err := c.sleep(wait); err != nil {
+			c.refuse(err, until)
+			return false
+		}
+	}
+	if c.t.Limit > 0 {
+		now, within := time.Now(), time.Duration(math.MaxInt64)
+		if deadline, ok := ctx.Deadline(); ok {
+			within = deadline.Sub(now)
+		}
+		wait, slot, ok := c.state.reserve(c.t.Limit, c.t.Burst, now, within)
+		if !ok {
+			c.refuse(ErrLimit, now.Add(wait))
+			return false
+		}
+		if wait > 0 {
+			if err := c.sleep(wait); err != nil {
+				slot.cancel(time.Now())
+				c.refuse(err, time.Time{})
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// tooLate reports whether at is not before the context's deadline.
+func (c *call) tooLate(at time.Time) bool {
+	deadline, ok := c.req.Context().Deadline()
+	return ok && !at.Before(deadline)
+}
+
+func (c *call) sleep(d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-c.req.Context().Done():
+		return c.req.Context().Err()
+	case <-c.req.Cancel: //nolint:staticcheck // callers still use it
+		return context.Canceled
+	}
+}
+
+// request builds the private copy of the caller's request that Base gets.
+func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error) {
+	ctx := context.Context(&c.ctx)
+	if c.traced() {
+		a.trace = new(connTrace)
+		ctx = a.trace.in(ctx)
+	}
+	if timeout > 0 || c.t.ReplayReply > 0 {
+		ctx, a.cancel = context.WithCancel(ctx)
+	}
+	r := c.req.WithContext(ctx)
+	field := c.t.keyField()
+	if c.t.Prepare != nil || c.changesHeader(r.Header[field]) {
+		r.Header = r.Header.Clone()
+		if c.key.value != "" {
+			r.Header[field] = c.keyValue[:1:1]
+		} else if c.key.strip {
+			delete(r.Header, field)
+		}
+	}
+	if c.hasBody() {
+		body, err := c.openBody(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		r.Body = body
+		// With a GetBody and a key, net/http sends the request again on its
+		// own when a reused connection dies. Sends equal attempts without.
+		r.GetBody = nil
+		if c.getBody != nil && !netHTTPResends(r.Header) {
+			r.GetBody = c.getBody
+		}
+	}
+	if c.t.Prepare != nil {
+		u := *r.URL
+		r.URL = &u
+		if err := c.t.Prepare(r); err != nil {
+			if r.Body != nil {
+				r.Body.Close()
+			}
+			return nil, &prepareError{err}
+		}
+	}
+	return r, nil
+}
+
+// netHTTPResends reports whether net/http takes the header as leave to send
+// again a request that is not idempotent. See Request.isReplayable there.
+func netHTTPResends(h http.Header) bool {
+	_, ok := h["Idempotency-Key"]
+	if !ok {
+		_, ok = h["X-Idempotency-Key"]
+	}
+	return ok
+}
+
+type prepareError struct{ err error }
+
+func (e *prepareError) Error() string        { return "Transport.Prepare: " + e.err.Error() }
+func (e *prepareError) Unwrap() error        { return e.err }
+func (e *prepareError) Is(target error) bool { return target == ErrFinal }
+
+// openBody makes the reader for the next attempt.
+func (c *call) openBody(ctx context.Context, a *attempt) (io.ReadCloser, error) {
+	switch {
+	case c.tape != nil:
+		a.up.src = c.tape.reader(ctx)
+	case !c.handed && c.key.body == nil:
+		c.handed = true
+		a.up.src = c.req.Body
+	default:
+		body, err := c.getBody()
+		if err != nil {
+			return nil, &bodyError{err}
+		}
+		a.up.src = body
+	}
+	return &a.up, nil
+}
+
+type bodyError struct{ err error }
+
+func (e *bodyError) Error() string        { return "the request's body: " + e.err.Error() }
+func (e *bodyError) Unwrap() error        { return e.err }
+func (e *bodyError) Is(target error) bool { return target == ErrBody }
+
+// traced reports whether connections are watched: for requests whose certainty
+// matters, under net/http, which reports; and always for keyed requests
+// without a body, which net/http may send twice.
+func (c *call) traced() bool {
+	if isSafe(c.req.Method) {
+		return false
+	}
+	if c.key.value != "" && !c.hasBody() {
+		return true
+	}
+	_, ok := c.base.(*http.Transport)
+	return ok
+}
+
+// connTrace counts the connections that net/http obtains for an attempt.
+type connTrace struct {
+	httptrace.ClientTrace
+	asked atomic.Bool
+	conns atomic.Int32
+}
+
+func (t *connTrace) in(ctx context.Context) context.Context {
+	t.GetConn = func(string) { t.asked.Store(true) }
+	t.GotConn = func(httptrace.GotConnInfo) { t.conns.Add(1) }
+	return httptrace.WithClientTrace(ctx, &t.ClientTrace)
+}
+
+func (t *connTrace) seen() wire {
+	if t == nil {
+		return wire{}
+	}
+	return wire{asked: t.asked.Load(), conns: t.conns.Load()}
+}
+
+// startTimer bounds the wait for headers.
+func (a *attempt) startTimer(timeout time.Duration, body bool, now time.Time) {
+	if timeout <= 0 {
+		return
+	}
+	if !body {
+		a.timer = time.AfterFunc(timeout, a.cancel)
+		return
+	}
+	a.up.moved.Store(now.UnixNano())
+	a.timeout = timeout
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timer = time.AfterFunc(timeout, a.expire)
+}
+
+// expire ends an attempt whose body has not moved for the whole timeout, and
+// otherwise waits for the rest of it.
+func (a *attempt) expire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		return
+	}
+	if rest := a.timeout - time.Since(time.Unix(0, a.up.moved.Load())); rest > 0 {
+		a.timer.Reset(rest)
+		return
+	}
+	a.timedOut = true
+	a.cancel()
+}
+
+// stopTimer reports whether the timer ended the attempt.
+func (a *attempt) stopTimer() (late bool) {
+	if a.timer == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timeout == 0 {
+		late = !a.timer.Stop() && !a.over
+		a.over = true
+		return late
+	}
+	a.over = true
+	a.timer.Stop()
+	return a.timedOut
+}
+
+// end frees what the attempt holds.
+func (a *attempt) end() {
+	a.stopTimer()
+	if a.cancel != nil {
+		a.cancel()
+	}
+}
+
+// wrap gives resp the body and the request that the caller sees.
+func (c *call) wrap(a *attempt, resp *http.Response, r *http.Request) {
+	if r.Body != c.req.Body || a.cancel != nil || a.trace != nil || c.t.Prepare != nil || c.key.value != "" || c.key.strip {
+		r = c.req.WithContext(&c.ctx)
+	}
+	resp.Request = r
+	var up *upload
+	if c.hasBody() {
+		up = &a.up
+	}
+	if a.cancel == nil {
+		return
+	}
+	b := &c.reply
+	if a != &c.first {
+		b = new(replyBody)
+	}
+	*b = replyBody{rc: resp.Body, end: a.cancel, up: up}
+	switch {
+	case resp.Body == http.NoBody:
+		b.release()
+	case resp.StatusCode == http.StatusSwitchingProtocols:
+		if w, ok := resp.Body.(io.Writer); ok {
+			resp.Body = &switchedBody{replyBody{rc: resp.Body, end: a.cancel}, w}
+			return
+		}
+		fallthrough
+	default:
+		resp.Body = b
+	}
+}
+
+// answered learns from an answer whether the host honours keys.
+func (c *call) answered(resp *http.Response) {
+	if c.key.value != "" && (resp.Header.Get("Idempotency-Status") != "" || replayed(resp.Header)) {
+		c.state.showHonors()
+	}
+}
+
+// verdict says what an attempt tells the breaker of its host.
+func (c *call) verdict(try Attempt) verdict {
+	switch {
+	case c.bodyErr != nil:
+		return verdictNeutral // the caller's own body failed
+	case try.Err == nil:
+		switch {
+		case try.Status == http.StatusTooManyRequests:
+			return verdictNeutral
+		case try.Status >= 500 && try.Status != http.StatusNotImplemented:
+			return verdictFailure
+		}
+		return verdictSuccess
+	case try.Err == errAttemptTimeout:
+		return verdictFailure
+	}
+	switch ctxErr := c.req.Context().Err(); {
+	case ctxErr == nil && c.cancelled():
+		return verdictNeutral
+	case ctxErr == nil && finalError(try.Err, c.req) && !badCertificate(try.Err):
+		return verdictNeutral // no such name, or a header that cannot be sent
+	case ctxErr == nil:
+		return verdictFailure
+	case errors.Is(ctxErr, context.DeadlineExceeded) && try.Duration >= time.Second:
+		return verdictFailure // the host had time enough
+	}
+	return verdictNeutral
+}
+
+// cancelled reports whether the caller closed the deprecated Request.Cancel.
+func (c *call) cancelled() bool {
+	select {
+	case <-c.req.Cancel: //nolint:staticcheck // callers still use it
+		return true
+	default:
+		return false
+	}
+}
+
+// decide says whether there is another attempt, and pays for it.
+func (c *call) decide() {
+	if c.stop != nil {
+		return
+	}
+	now := time.Now()
+	ctx := c.req.Context()
+	var wait time.Duration // what the server asks for
+	var asked bool
+	help := c.err != nil
+	if c.resp != nil && c.err == nil {
+		if c.resp.StatusCode < 400 {
+			return
+		}
+		help = retryableStatus(c.resp.StatusCode, c.resp.Header)
+		if help {
+			wait, asked = RetryAfter(c.resp.Header, now)
+		}
+	} else if c.bodyErr != nil || finalError(c.err, c.req) {
+		help = false
+	}
+	if asked {
+		c.retryAt = now.Add(wait)
+		if s := c.resp.StatusCode; c.t.HoldHost && (s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable) {
+			c.state.hold(now.Add(min(wait, longestHold)))
+		}
+	}
+	if ctx.Err() != nil {
+		c.stop = ctx.Err()
+		return
+	}
+	if c.cancelled() {
+		c.stop = context.Canceled
+		return
+	}
+	if help && c.t.CheckRetry != nil {
+		ok, err := c.t.CheckRetry(ctx, c.whole(), c.err)
+		if !ok && err != nil {
+			c.stop = &checkError{err}
+			return
+		}
+		help = ok
+	}
+	if c.stop = mayRepeat(facts{
+		method:    c.req.Method,
+		keyed:     c.key.repeats(),
+		certainty: c.tries[len(c.tries)-1].Certainty,
+		status:    c.tries[len(c.tries)-1].Status,
+		help:      help,
+		body:      c.bodyAgain(),
+		tries:     len(c.tries),
+		most:      c.most(),
+	}); c.stop != nil {
+		return
+	}
+	pause := c.backoff(len(c.tries) - 1)
+	if asked {
+		if wait > or(c.t.MaxRetryAfter, defaultMaxRetryAfter) {
+			c.stop = ErrRetryAfter
+			return
+		}
+		if c.t.Backoff == nil {
+			pause = 0 // the server's wait replaces ours
+		}
+		pause = max(pause, serverPause(wait, rand.Int64N))
+	}
+	if c.tooLate(now.Add(pause)) {
+		c.stop = ErrDeadline
+		return
+	}
+	if until, open := c.t.breaker.openUntil(c.host, now); open && now.Add(pause).Before(until) {
+		c.stop, c.retryAt = &OpenError{Host: c.host.String(), Until: until}, until
+		return
+	}
+	if !c.t.budget.pay(c.host, now) {
+		c.stop = ErrBudget
+		return
+	}
+	c.paid = true
+	c.warn()
+	if c.resp != nil {
+		if c.err == nil {
+			c.last = statusError(c.resp.StatusCode)
+		}
+		drain(c.resp)
+		c.resp = nil
+	}
+	c.tries[len(c.tries)-1].Pause = pause
+	c.pause, c.again = pause, true
+}
+
+// whole is the response as CheckRetry and Backoff may see it: not one that was
+// cut, for which there is an error.
+func (c *call) whole() *http.Response {
+	if c.err != nil {
+		return nil
+	}
+	return c.resp
+}
+
+type checkError struct{ err error }
+
+func (e *checkError) Error() string        { return "Transport.CheckRetry: " + e.err.Error() }
+func (e *checkError) Unwrap() error        { return e.err }
+func (e *checkError) Is(target error) bool { return target == ErrFinal }
+
+func (c *call) backoff(n int) time.Duration {
+	base, most := or(c.t.BackoffBase, defaultBackoffBase), or(c.t.BackoffCap, defaultBackoffCap)
+	if c.t.Backoff != nil {
+		return max(0, c.t.Backoff(base, most, n, c.whole()))
+	}
+	return fullJitter(base, most, n, rand.Int64N)
+}
+
+// bodyAgain reports whether the body can be sent once more.
+func (c *call) bodyAgain() bool {
+	return !c.hasBody() || c.getBody != nil || c.tape.rewindable()
+}
+
+// warn tells a person of repeats that nothing is known to protect.
+func (c *call) warn() {
+	if idempotent(c.req.Method) {
+		return
+	}
+	if c.key.unhonored {
+		if c.tries[len(c.tries)-1].Certainty != CertaintyNotSent {
+			c.t.logger().Warn("oncehttp: repeating a request that no key protects, because RetryUnhonored is set; its effect may happen again",
+				"method", c.req.Method, "host", c.req.URL.Host, "path", c.req.URL.EscapedPath(), "attempt", len(c.tries)+1)
+		}
+		return
+	}
+	if c.key.minted && c.state.warnOnce() {
+		c.t.logger().Warn("oncehttp: repeating a request under a key, but this host has never shown that it honours keys; if it does not, the effect may happen again: set Transport.Honors",
+			"method", c.req.Method, "host", c.req.URL.Host, "path", c.req.URL.EscapedPath())
+	}
+}
+
+// repeat runs the attempts after the first in go-retryablehttp's loop. It gets
+// a shell of a request and stand-ins for the responses: its http.Client would
+// follow redirects, read a Location it cannot parse as a failure, overwrite
+// the body and empty the idle pool. The decision, the pause and the attempt are
+// the call's own.
+func (c *call) repeat() {
+	ctx := c.req.Context()
+	if cancel := c.req.Cancel; cancel != nil { //nolint:staticcheck // callers still use it
+		var stop context.CancelFunc
+		ctx, stop = context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			select {
+			case <-cancel:
+				stop()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	shell := (&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: c.host.scheme, Host: c.host.host}, Header: http.Header{}}).WithContext(ctx)
+	loop := retryablehttp.Client{
+		HTTPClient: &http.Client{Transport: &shellTransport{c: c}},
+		RetryMax:   c.most(),
+		CheckRetry: func(context.Context, *http.Response, error) (bool, error) { return c.again, nil },
+		Backoff:    func(_, _ time.Duration, _ int, _ *http.Response) time.Duration { return c.pause },
+	}
+	loop.Do(&retryablehttp.Request{Request: shell})
+	if c.again {
+		// The pause was interrupted.
+		c.again = false
+		err := ctx.Err()
+		if err == nil {
+			err = context.Canceled
+		}
+		c.refuse(err, c.retryAt)
+	}
+}
+
+// shellTransport is where go-retryablehttp's loop meets the call.
+type shellTransport struct {
+	c    *call
+	next bool // the first attempt was made before the loop
+}
+
+func (s *shellTransport) RoundTrip(shell *http.Request) (*http.Response, error) {
+	if s.next {
+		s.c.attempt(new(attempt))
+		s.c.decide()
+	}
+	s.next = true
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: shell}, nil
+}
+
+// result is what the call has to tell.
+func (c *call) result() Result {
+	r := Result{Tries: c.tries, Stop: c.stop, RetryAt: c.retryAt, Certainty: c.certainty, Key: c.key.value}
+	if len(c.tries) == 0 {
+		r.Certainty = CertaintyNotSent
+	}
+	return r
+}
+
+// end closes what is open and returns what the caller gets.
+func (c *call) end() (*http.Response, error) {
+	c.ended = true
+	c.active.Store(false)
+	c.closeBody()
+	if c.resp != nil {
+		return c.resp, nil
+	}
+	e := &Error{
+		Result: c.result(),
+		Method: or(c.req.Method, http.MethodGet),
+		Host:   c.req.URL.Host,
+		Path:   c.req.URL.EscapedPath(),
+		last:   c.last,
+		action: c.key.supplied,
+	}
+	if c.bodyErr != nil {
+		e.last = &bodyError{c.bodyErr}
+	}
+	if e.ctxErr = c.req.Context().Err(); e.ctxErr != nil {
+		if cause := context.Cause(c.req.Context()); cause != e.ctxErr {
+			e.cause = cause
+		}
+	}
+	return nil, e
+}
+
+// abandon cleans up when Base, or a hook, ended the goroutine or panicked.
+func (c *call) abandon() {
+	if c.ended {
+		return
+	}
+	c.active.Store(false)
+	c.refund()
+	c.closeBody()
+}
+
+// closeBody closes the caller's body, unless an attempt still has it.
+func (c *call) closeBody() {
+	switch {
+	case !c.hasBody():
+	case c.tape != nil:
+		c.tape.end()
+	case !c.handed:
+		c.req.Body.Close()
+	}
+}

@@ -1,0 +1,192 @@
+package oncehttp
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+)
+
+// A requestKey is the key of one request, and what follows from it for repeats.
+type requestKey struct {
+	value     string
+	minted    bool   // made here, for this request only
+	supplied  bool   // from the caller: other requests may carry it too
+	declared  bool   // a nil entry in the header: idempotent, says the caller
+	unhonored bool   // repeated without protection: RetryUnhonored
+	strip     bool   // the header field must not be sent
+	once      bool   // the body could not be compared: one attempt
+	body      []byte // the body, if it had to be read to be compared
+}
+
+// repeats reports whether the key, or the caller, allows a repeat of a request
+// that is not idempotent by its method.
+func (k *requestKey) repeats() bool { return k.value != "" || k.declared || k.unhonored }
+
+// chooseKey finds the request's key. A nil entry in the header comes first,
+// as net/http's way to say "idempotent, send nothing"; then the context, since
+// an SDK above may mint a fresh key for every try; then the header; then a
+// fresh key. Last come the rules for redirects, because http.Client copies
+// header fields to the next hop, whoever that belongs to.
+func (c *call) chooseKey() error {
+	k, req, field := &c.key, c.req, c.t.keyField()
+	sent, present := req.Header[field]
+	var from *http.Request // what redirected to here
+	if req.Response != nil {
+		from = req.Response.Request
+	}
+	away := from != nil && from.URL != nil && hostKeyOf(from.URL) != c.host
+	if isSafe(req.Method) {
+		k.strip = present && from != nil && (away || !isSafe(from.Method))
+		return nil
+	}
+	if present && len(sent) == 0 {
+		k.declared = true
+		return nil
+	}
+	source := keySourceFrom(req.Context())
+	if err := source.err(); err != nil {
+		return err
+	}
+	var own string // the header's key
+	if present {
+		var err error
+		if own, err = parseKeyField(req.Header, field); err != nil {
+			return err
+		}
+	}
+	if c.t.Honors != nil && !c.t.Honors(req) {
+		k.strip, k.unhonored = present, c.t.RetryUnhonored
+		return nil
+	}
+	before := callOf(req.Response)
+	explicit, isExplicit := source.explicitKey()
+	switch {
+	case before != nil && before.key.value != "":
+		k.value, k.minted, k.supplied = before.key.value, before.key.minted, before.key.supplied
+	case isExplicit:
+		k.value, k.supplied = explicit, true
+	case source.isAction():
+		var err error
+		if k.value, err = c.actionKey(source); err != nil {
+			return err
+		}
+		k.supplied = true
+	case present:
+		k.value, k.supplied = own, true
+	default:
+		k.value, k.minted = NewKey(), true
+	}
+	if present && from == nil && own != k.value {
+		c.t.logger().Info("oncehttp: the context's key replaces another in the request's header",
+			"method", req.Method, "host", req.URL.Host, "path", req.URL.EscapedPath(), "field", field)
+	}
+	if away {
+		k.value = DeriveKey(k.value, originOf(req.URL))
+	}
+	c.keyValue[0] = formatKey(k.value, c.t.QuoteKeys)
+	return nil
+}
+
+// changes reports whether the header must differ from the caller's.
+func (c *call) changesHeader(sent []string) bool {
+	if c.key.value != "" {
+		return len(sent) != 1 || sent[0] != c.keyValue[0]
+	}
+	return c.key.strip
+}
+
+// actionKey derives the request's key from its action, and has the action
+// compare the request with others under the same key.
+func (c *call) actionKey(source *keySource) (string, error) {
+	req := c.req
+	body, known, err := c.comparableBody(source.implicit())
+	if err != nil {
+		return "", err
+	}
+	host := req.Host
+	if host == "" {
+		host = req.URL.Host
+	}
+	contentType, encoding := req.Header.Get("Content-Type"), req.Header.Get("Content-Encoding")
+	var fp [32]byte
+	if known {
+		if body.digest != nil {
+			encoding += "; large"
+			body.bytes = body.digest
+		}
+		fp = fingerprint(host, req.URL.RawQuery, contentType, encoding, req.Header.Get("If-Match"), body.bytes)
+	}
+	c.key.once = !known
+	return source.actionKey(req.Method, originOf(req.URL), req.URL.EscapedPath(), fp, known)
+}
+
+// A seenBody is a request's body as it is compared: whole, or by its digest.
+type seenBody struct{ bytes, digest []byte }
+
+// comparableBody looks at the body before it is sent. Only an action needs
+// that. A body without GetBody is read ahead and sent from memory; one that is
+// too large for that is refused under an action that a caller named, and not
+// compared under one that a handler runs in.
+func (c *call) comparableBody(implicit bool) (seen seenBody, known bool, err error) {
+	switch {
+	case !c.hasBody():
+		return seen, true, nil
+	case c.getBody != nil:
+		body, err := c.getBody()
+		if err != nil {
+			return seen, false, &bodyError{err}
+		}
+		defer body.Close()
+		seen, err = readSeen(body)
+		if err != nil {
+			return seen, false, &bodyError{err}
+		}
+		return seen, true, nil
+	case implicit && (c.req.ContentLength <= 0 || c.req.ContentLength > remembered):
+		return seen, false, nil
+	}
+	stop := context.AfterFunc(c.req.Context(), func() { c.req.Body.Close() })
+	defer stop()
+	b, err := io.ReadAll(io.LimitReader(c.req.Body, remembered+1))
+	if ctxErr := c.req.Context().Err(); ctxErr != nil {
+		return seen, false, ctxErr
+	}
+	if err != nil {
+		c.bodyErr = err
+		return seen, false, &bodyError{err}
+	}
+	if len(b) > remembered {
+		return seen, false, fmt.Errorf("%w: under an action a body is read before it is sent, and this one is over %d bytes", ErrBody, remembered)
+	}
+	c.key.body = b
+	c.getBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	return seenBody{bytes: b}, true, nil
+}
+
+// readSeen keeps up to what is remembered, and digests what is longer.
+func readSeen(r io.Reader) (seenBody, error) {
+	var b bytes.Buffer
+	n, err := io.CopyN(&b, r, remembered+1)
+	if err == io.EOF {
+		return seenBody{bytes: b.Bytes()}, nil
+	}
+	if err != nil {
+		return seenBody{}, err
+	}
+	var h hash.Hash = sha256.New()
+	h.Write(b.Bytes()[:n])
+	if _, err := io.Copy(h, r); err != nil {
+		return seenBody{}, err
+	}
+	return seenBody{digest: h.Sum(nil)}, nil
+}
+
+// localRefusal reports whether err kept the request from being tried at all.
+func localRefusal(err error) bool {
+	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBadAction) || errors.Is(err, ErrActionReused) || errors.Is(err, ErrActionFull)
+}
