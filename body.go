@@ -13,27 +13,35 @@ import (
 // remembered is how much of a body without GetBody is kept for a repeat.
 const remembered = 1 << 20
 
-var errBodyClosed = errors.New("oncehttp: read of a request body after its attempt ended")
+var (
+	errBodyClosed = errors.New("oncehttp: read of a request body after its attempt ended")
+	errBodyLength = errors.New("its length is not the Content-Length")
+)
 
 // An upload is one attempt's request body. It notes when bytes move, because a
 // long upload is not a hung host, and whose fault a failed read is.
 type upload struct {
 	src    io.ReadCloser
+	length int64                 // what Content-Length promises; 0 or less: nothing
+	count  int64                 // bytes read
 	moved  atomic.Int64          // time of the latest read that gave bytes, in Unix nanoseconds
-	read   atomic.Bool           // something was read, or at least asked for
 	failed atomic.Pointer[error] // what the caller's own body returned, if not io.EOF
 	closed atomic.Bool
 	onEnd  atomic.Pointer[func()] // called once at Close
 }
 
 func (u *upload) Read(p []byte) (int, error) {
-	u.read.Store(true)
 	n, err := u.src.Read(p)
 	if n > 0 {
 		u.moved.Store(time.Now().UnixNano())
+		u.count += int64(n)
 	}
-	if err != nil && err != io.EOF && !errors.Is(err, errBodyClosed) && !u.closed.Load() {
+	switch {
+	case u.closed.Load() || err == errBodyClosed:
+	case err != nil && err != io.EOF:
 		u.failed.CompareAndSwap(nil, &err)
+	case u.length > 0 && (u.count > u.length || err == io.EOF && u.count < u.length):
+		u.failed.CompareAndSwap(nil, &errBodyLength)
 	}
 	return n, err
 }
@@ -61,6 +69,32 @@ func (u *upload) ended() {
 	if end := u.onEnd.Swap(nil); end != nil {
 		(*end)()
 	}
+}
+
+// again lets net/http rewind the body within the attempt, which it does when a
+// reused connection died before anything was written to it.
+func (u *upload) again(getBody func() (io.ReadCloser, error)) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) {
+		body, err := getBody()
+		if err != nil {
+			return nil, err
+		}
+		return &resent{body, u}, nil
+	}
+}
+
+// A resent body still counts as its attempt's upload.
+type resent struct {
+	io.ReadCloser
+	u *upload
+}
+
+func (r *resent) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if n > 0 {
+		r.u.moved.Store(time.Now().UnixNano())
+	}
+	return n, err
 }
 
 // A tape lets several attempts read one body that cannot be rewound, one after

@@ -26,6 +26,7 @@ type call struct {
 	host   hostKey
 	state  *hostState
 	ctx    callContext
+	latest *attempt
 	ended  bool
 	active atomic.Bool // an inner Transport stands down
 
@@ -42,6 +43,7 @@ type call struct {
 	err       error // why the latest attempt has no response
 	last      error // the last failure that is known, for the Error
 	bodyErr   error // the caller's own body failed
+	final     bool  // err is one that no repeat can help
 	stop      error
 	retryAt   time.Time
 	again     bool          // decided: there is a next attempt
@@ -159,7 +161,7 @@ func (c *call) refund() {
 
 // attempt makes one attempt and notes how it ended.
 func (c *call) attempt(a *attempt) {
-	c.again, c.resp, c.err = false, nil, nil
+	c.again, c.resp, c.err, c.latest = false, nil, nil, a
 	if !c.admit() {
 		return
 	}
@@ -242,10 +244,15 @@ func (c *call) attempt(a *attempt) {
 		if resp != nil {
 			try.Certainty = CertaintyUnknown // cut after its head
 		}
-		if f := a.up.failed.Load(); f != nil && !late {
-			c.bodyErr = *f
+		if unsendable(r) {
+			try.Certainty = CertaintyNotSent
 		}
-		c.last = err
+		if f := a.up.failed.Load(); f != nil && !late {
+			if c.bodyErr = *f; *f == errBodyLength {
+				c.bodyErr = err // net/http says it with the numbers
+			}
+		}
+		c.last, c.final = err, finalError(err, r)
 	}
 	c.resp, c.err = resp, err
 	if resp != nil && err == nil {
@@ -359,7 +366,7 @@ func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error)
 		// own when a reused connection dies. Sends equal attempts without.
 		r.GetBody = nil
 		if c.getBody != nil && !netHTTPResends(r.Header) {
-			r.GetBody = c.getBody
+			r.GetBody = a.up.again(c.getBody)
 		}
 	}
 	if c.t.Prepare != nil {
@@ -406,6 +413,7 @@ func (c *call) openBody(ctx context.Context, a *attempt) (io.ReadCloser, error) 
 		}
 		a.up.src = body
 	}
+	a.up.length = c.req.ContentLength
 	return &a.up, nil
 }
 
@@ -564,7 +572,7 @@ func (c *call) verdict(try Attempt) verdict {
 	switch ctxErr := c.req.Context().Err(); {
 	case ctxErr == nil && c.cancelled():
 		return verdictNeutral
-	case ctxErr == nil && finalError(try.Err, c.req) && !badCertificate(try.Err):
+	case ctxErr == nil && c.final && !badCertificate(try.Err):
 		return verdictNeutral // no such name, or a header that cannot be sent
 	case ctxErr == nil:
 		return verdictFailure
@@ -602,7 +610,7 @@ func (c *call) decide() {
 		if help {
 			wait, asked = RetryAfter(c.resp.Header, now)
 		}
-	} else if c.bodyErr != nil || finalError(c.err, c.req) {
+	} else if c.bodyErr != nil || c.final {
 		help = false
 	}
 	if asked {
@@ -715,7 +723,7 @@ func (c *call) warn() {
 		}
 		return
 	}
-	if c.key.minted && c.state.warnOnce() {
+	if c.key.minted && !c.state.honorsShown() && c.state.warnOnce() {
 		c.t.logger().Warn("oncehttp: repeating a request under a key, but this host has never shown that it honours keys; if it does not, the effect may happen again: set Transport.Honors",
 			"method", c.req.Method, "host", c.req.URL.Host, "path", c.req.URL.EscapedPath())
 	}
@@ -817,6 +825,12 @@ func (c *call) abandon() {
 	}
 	c.active.Store(false)
 	c.refund()
+	if c.resp != nil {
+		c.resp.Body.Close()
+	}
+	if c.latest != nil && c.latest.up.src != nil {
+		c.latest.up.Close()
+	}
 	c.closeBody()
 }
 

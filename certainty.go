@@ -129,12 +129,17 @@ func unprocessed(err error) bool {
 }
 
 // finalError reports whether sending the same request again cannot help: a
-// refused certificate, a name that does not exist, a header that cannot be sent.
+// refused certificate, a name that does not exist, a request that no one can send.
 func finalError(err error, req *http.Request) bool {
 	if dns, ok := asType[*net.DNSError](err); ok && dns.IsNotFound {
 		return true
 	}
-	return badCertificate(err) || !sendable(req.Header) || !sendable(req.Trailer)
+	return badCertificate(err) || unsendable(req)
+}
+
+// unsendable reports whether net/http refuses req before it connects.
+func unsendable(req *http.Request) bool {
+	return req.URL.Host == "" || req.Method != "" && !isToken(req.Method) || !sendable(req.Header) || !sendable(req.Trailer)
 }
 
 // sendable reports whether net/http would put h on the wire (RFC 9110, section 5).

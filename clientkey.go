@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -184,9 +183,4 @@ func readSeen(r io.Reader) (seenBody, error) {
 		return seenBody{}, err
 	}
 	return seenBody{digest: h.Sum(nil)}, nil
-}
-
-// localRefusal reports whether err kept the request from being tried at all.
-func localRefusal(err error) bool {
-	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBadAction) || errors.Is(err, ErrActionReused) || errors.Is(err, ErrActionFull)
 }
