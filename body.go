@@ -24,7 +24,7 @@ type upload struct {
 	src    io.ReadCloser
 	length int64                 // what Content-Length promises; 0 or less: nothing
 	count  int64                 // bytes read
-	moved  atomic.Int64          // time of the latest read that gave bytes, in Unix nanoseconds
+	moved  atomic.Int64          // time of the latest read that gave bytes or the end, in Unix nanoseconds
 	failed atomic.Pointer[error] // what the caller's own body returned, if not io.EOF
 	closed atomic.Bool
 	onEnd  atomic.Pointer[func()] // called once at Close
@@ -32,9 +32,9 @@ type upload struct {
 
 func (u *upload) Read(p []byte) (int, error) {
 	n, err := u.src.Read(p)
-	if n > 0 {
+	u.count += int64(n)
+	if n > 0 || err == io.EOF {
 		u.moved.Store(time.Now().UnixNano())
-		u.count += int64(n)
 	}
 	switch {
 	case u.closed.Load() || err == errBodyClosed:
@@ -179,7 +179,7 @@ func (r *tapeReader) Read(p []byte) (int, error) {
 	select {
 	case <-t.turn:
 	case <-r.ctx.Done():
-		return 0, context.Cause(r.ctx)
+		return 0, errBodyClosed
 	}
 	defer func() { t.turn <- struct{}{} }()
 	// The reader before us may have added to the memory while we waited.

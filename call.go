@@ -125,6 +125,9 @@ func (c *call) begin() error {
 	if err := c.t.check(); err != nil {
 		return err
 	}
+	if err := c.t.budget.check(); err != nil {
+		return err
+	}
 	c.state = c.t.hosts.get(c.host, time.Now())
 	c.getBody = c.req.GetBody
 	if err := c.chooseKey(); err != nil {
