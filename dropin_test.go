@@ -124,7 +124,7 @@ func (w *wire) run(t *testing.T, bubble bool, row func(*wire)) {
 // over is the transport under test over base.
 func (w *wire) over(base http.RoundTripper) http.RoundTripper {
 	if w.once {
-		return &oncehttp.Transport{Base: base}
+		return &oncehttp.Transport{Base: base, Logger: quiet()}
 	}
 	return base
 }
@@ -260,18 +260,18 @@ func (w *wire) fails(r *http.Request) error {
 }
 
 // tells sends r to a server of report and returns what it saw.
-func (w *wire) tells(r *http.Request) seen {
+func (w *wire) tells(r *http.Request) told {
 	w.Helper()
 	resp := w.do(r)
-	var s seen
+	var s told
 	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
 		w.Fatal(err)
 	}
 	return s
 }
 
-// A seen is a request as its handler saw it.
-type seen struct {
+// A told is a request as its handler saw it.
+type told struct {
 	Method, Proto, Host, URI string
 	Length                   int64
 	Coding                   []string
@@ -282,7 +282,7 @@ type seen struct {
 
 func report(w http.ResponseWriter, r *http.Request) {
 	b, err := io.ReadAll(r.Body)
-	s := seen{
+	s := told{
 		Method: r.Method, Proto: r.Proto, Host: r.Host, URI: r.RequestURI, Length: r.ContentLength,
 		Coding: r.TransferEncoding, Header: r.Header, Trailer: r.Trailer, Body: string(b),
 	}
@@ -342,10 +342,6 @@ func brokenAfter(s string) io.Reader {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-type roundTripFunc func(*http.Request) (*http.Response, error)
-
-func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // noise is n bytes that do not compress, and their digest.
 func noise(n int) ([]byte, string) {
@@ -511,10 +507,11 @@ var bodyRows = []dropInRow{
 			w.Errorf("end: got %v, want EOF", err)
 		}
 	}},
-	{"a body longer than its length is an error", both, real, func(w *wire) {
+	{"a body longer than its length is an error, at once", both, virtual, func(w *wire) {
 		body := &tracked{r: strings.NewReader("hello")}
 		r := w.request("POST", w.serve(hang), body)
 		r.ContentLength = 3
+		start := time.Now()
 		err := w.fails(r)
 		want := "http: ContentLength=3 with Body length 5"
 		if w.h2 {
@@ -523,9 +520,10 @@ var bodyRows = []dropInRow{
 		if !strings.Contains(err.Error(), want) {
 			w.Errorf("error: got %q, want %q in it", err, want)
 		}
+		w.equal("after", time.Since(start), time.Duration(0))
 		w.eventually("the body is closed", func() bool { return body.closes.Load() > 0 })
 	}},
-	{"a body shorter than its length is an error", http1, real, func(w *wire) {
+	{"a body shorter than its length is an error, at once", http1, virtual, func(w *wire) {
 		var whole atomic.Int32
 		body := &tracked{r: strings.NewReader("hello")}
 		r := w.request("POST", w.serve(func(_ http.ResponseWriter, r *http.Request) {
@@ -534,10 +532,12 @@ var bodyRows = []dropInRow{
 			}
 		}), body)
 		r.ContentLength = 10
+		start := time.Now()
 		err := w.fails(r)
 		if want := "ContentLength=10 with Body length 5"; !strings.Contains(err.Error(), want) {
 			w.Errorf("error: got %q, want %q in it", err, want)
 		}
+		w.equal("after", time.Since(start), time.Duration(0))
 		w.equal("whole requests", whole.Load(), int32(0))
 		w.eventually("the body is closed", func() bool { return body.closes.Load() > 0 })
 	}},
@@ -794,13 +794,21 @@ var answerRows = []dropInRow{
 	}},
 	{"resp.Request is the request that was sent", both, real, func(w *wire) {
 		r := w.request("POST", w.serve(report), strings.NewReader("hello"))
+		r.Header.Set("X-A", "b")
+		r = r.WithContext(context.WithValue(r.Context(), ctxKey{}, "v"))
 		resp, err := w.client.Transport.RoundTrip(r)
 		if err != nil {
 			w.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.Request != r {
-			w.Errorf("resp.Request: got %p, want the caller's %p", resp.Request, r)
+		got := resp.Request
+		w.equal("method", got.Method, "POST")
+		w.equal("URL", got.URL, r.URL)
+		w.equal("header", got.Header, r.Header)
+		w.equal("length", got.ContentLength, int64(5))
+		w.equal("context value", got.Context().Value(ctxKey{}), any("v"))
+		if got.Body != r.Body || got.GetBody == nil {
+			w.Error("the body is not the caller's")
 		}
 	}},
 	{"resp tells length, coding, protocol and TLS", both, real, func(w *wire) {
@@ -1088,7 +1096,7 @@ var traceRows = []dropInRow{
 			inDial.Store(ctx.Value(ctxKey{}) == "v")
 			return dial(ctx, network, addr)
 		}
-		w.client.Transport = w.over(roundTripFunc(func(r *http.Request) (*http.Response, error) {
+		w.client.Transport = w.over(roundTrip(func(r *http.Request) (*http.Response, error) {
 			inBase.Store(r.Context().Value(ctxKey{}) == "v")
 			return w.base.RoundTrip(r)
 		}))
@@ -1481,7 +1489,7 @@ var poolRows = []dropInRow{
 						w.Error(err)
 						return
 					}
-					var got seen
+					var got told
 					if err := json.NewDecoder(resp.Body).Decode(&got); err != nil || got.Body != want {
 						w.Errorf("got %q, %v, want %q", got.Body, err, want)
 					}
@@ -1567,7 +1575,7 @@ var addressRows = []dropInRow{
 		w.base.CloseIdleConnections()
 	}},
 	{"a protocol registered with Base is used", http1, real, func(w *wire) {
-		w.base.RegisterProtocol("mem", roundTripFunc(func(r *http.Request) (*http.Response, error) {
+		w.base.RegisterProtocol("mem", roundTrip(func(r *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(r.URL.Path)), Request: r}, nil
 		}))
 		w.equal("body", bodyOf(w, w.get("mem://host/path")), "/path")
