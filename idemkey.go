@@ -407,10 +407,30 @@ func KeyFromContext(ctx context.Context) (string, bool) {
 // caller's key callerKey, recorded under recordKey and bound to binding. Requests
 // made with it run under an implicit action.
 func withRecord(ctx context.Context, callerKey, recordKey string, binding [32]byte) context.Context {
-	s := &keySource{kind: keyImplicit, shown: callerKey, shows: callerKey != ""}
+	x := &recordContext{Context: ctx}
+	s := &x.source
+	*s = keySource{kind: keyImplicit, shown: callerKey, shows: callerKey != ""}
 	s.id = sumParts(actionDomain, "record", recordKey, string(binding[:]))
 	s.mem = &s.own
-	return context.WithValue(ctx, keySourceKey{}, s)
+	return x
+}
+
+// A recordContext is the context of a handler. It also hides that the handler may
+// have been called, in one process, by way of a Transport: its own requests are
+// new ones, which need a Transport's care.
+type recordContext struct {
+	context.Context
+	source keySource
+}
+
+func (x *recordContext) Value(k any) any {
+	switch k {
+	case keySourceKey{}:
+		return &x.source
+	case activeKey:
+		return nil
+	}
+	return x.Context.Value(k)
 }
 
 // actionDomain starts everything that is hashed for an action. The tag that
