@@ -1,0 +1,117 @@
+// Testrun runs the tests of every module of the workspace and says at the end
+// what was skipped and why.
+//
+//	testrun                  every test under the race detector, then the
+//	                         allocation tests once more without it
+//	testrun -soak            five minutes of fuzzing for each fuzz target, then
+//	                         every test twenty times, long random runs included
+//
+// It is started from the root of the repository; `make test` and `make soak` do
+// that.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+)
+
+func main() {
+	soak := flag.Bool("soak", false, "fuzz every target, then run every test -count times with ONCEHTTP_SOAK=1")
+	fuzzTime := flag.String("fuzztime", "5m", "how long -soak fuzzes each `target`, as go test's -fuzztime")
+	count := flag.Int("count", 20, "how often -soak runs every test")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "testrun: takes no arguments, only flags")
+		os.Exit(2)
+	}
+
+	var t tally
+	var err error
+	if *soak {
+		err = t.soak(os.Stdout, *fuzzTime, *count)
+	} else {
+		err = t.run(os.Stdout, passes)
+	}
+	ok := t.summarize(os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+	}
+	if !ok || err != nil {
+		os.Exit(1)
+	}
+}
+
+// A pass is one run of go test.
+type pass struct {
+	title string
+	dir   string
+	env   []string
+	args  []string // after `go test -json`
+}
+
+// passes is what `make test` runs. The pattern "work" means every package of
+// every module in go.work, so a new module needs no change here. The race
+// detector allocates, so what counts allocations has to run without it.
+var passes = []pass{
+	{title: "every test, race detector on", args: []string{"-race", "-count=1", "work"}},
+	{title: "allocation tests, race detector off", args: []string{"-count=1", "-run=Alloc", "work"}},
+	{title: "tools", dir: "tools", env: []string{"GOWORK=off"}, args: []string{"-race", "./..."}},
+}
+
+// soak fuzzes every target, then runs every test count times.
+func (t *tally) soak(w io.Writer, fuzzTime string, count int) error {
+	targets, err := fuzzTargets("")
+	if err != nil {
+		return err
+	}
+	for _, id := range targets {
+		heading(w, fmt.Sprintf("fuzz %s for %s", id, fuzzTime))
+		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+id.name+"$", "-fuzztime="+fuzzTime, id.pkg)
+		cmd.Stdout, cmd.Stderr = w, w
+		v := passed
+		if cmd.Run() != nil {
+			v = failed
+		}
+		t.note(testID{id.pkg, id.name + ", fuzzing"}, v)
+	}
+	return t.run(w, []pass{{
+		title: fmt.Sprintf("every test %d times, long random runs on", count),
+		env:   []string{"ONCEHTTP_SOAK=1"},
+		args:  []string{"-race", "-count=" + strconv.Itoa(count), "-timeout=6h", "work"},
+	}})
+}
+
+func (t *tally) run(w io.Writer, passes []pass) error {
+	var failure error
+	for _, p := range passes {
+		heading(w, p.title)
+		cmd := exec.Command("go", append([]string{"test", "-json"}, p.args...)...)
+		cmd.Dir = p.dir
+		cmd.Env = append(os.Environ(), p.env...)
+		cmd.Stderr = w
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		if err := t.read(out, w); err != nil {
+			return err
+		}
+		// Go on after a failure: the other passes may fail for another reason.
+		if err := cmd.Wait(); err != nil && failure == nil {
+			failure = fmt.Errorf("%s: %w", p.title, err)
+		}
+	}
+	return failure
+}
+
+func heading(w io.Writer, title string) {
+	fmt.Fprintf(w, "== %s  %s\n", time.Now().Format(time.TimeOnly), title)
+}
