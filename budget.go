@@ -41,8 +41,8 @@ type Budget struct {
 	hosts hostMap[bucket, *bucket]
 }
 
-// Tokens are counted in millionths, so that ten tenths make a whole one.
-const wholeToken = 1_000_000
+// Tokens are counted in billionths, so that ten tenths make a whole one.
+const wholeToken = 1_000_000_000
 
 // check returns an error that names the first field that makes no sense.
 func (b *Budget) check() error {
@@ -101,7 +101,7 @@ func orDefault(v, def float64) float64 {
 type bucket struct {
 	mu     sync.Mutex
 	gone   bool
-	tokens int64 // in millionths of a token
+	tokens int64 // in billionths of a token
 	limit  int64 // the most it can hold; 0: not yet in use
 
 	// trickle makes the tokens that come with time. What it has made counts
@@ -135,26 +135,22 @@ func (t *bucket) start(b *Budget, now time.Time) {
 	t.drain(now)
 }
 
-// settle moves what has trickled in into the bucket. Only whole tokens can be
-// taken from a rate.Limiter; a fraction stays there, unless it would not fit.
-// t.mu is held.
+// settle moves what has trickled in into the bucket, as far as it fits: what
+// would wait beside a full one would be too much later. t.mu is held.
 func (t *bucket) settle(now time.Time) {
 	if now.Before(t.last) {
 		now = t.last // the limiter would count the time in between twice
 	}
 	t.last = now
-	made := t.trickle.TokensAt(now)
-	if float64(t.tokens)+made*wholeToken >= float64(t.limit) {
-		t.tokens = t.limit
+	made := int64(t.trickle.TokensAt(now) * wholeToken)
+	t.tokens += min(made, t.limit-t.tokens)
+	if made > 0 || t.tokens == t.limit {
 		t.drain(now)
-		return
-	}
-	if n := int(made); n > 0 && t.trickle.AllowN(now, n) {
-		t.tokens += int64(n) * wholeToken
 	}
 }
 
-// drain empties the trickle, fraction included. t.mu is held.
+// drain empties the trickle. AllowN would take whole tokens only, and half of one
+// here would be of no use to a half in the bucket. t.mu is held.
 func (t *bucket) drain(now time.Time) {
 	burst := t.trickle.Burst()
 	t.trickle.SetBurstAt(now, 0)

@@ -1,7 +1,6 @@
 package oncehttp
 
 import (
-	"cmp"
 	"net/url"
 	"slices"
 	"strings"
@@ -111,24 +110,25 @@ func (m *hostMap[V, P]) find(k hostKey) *V {
 // map has grown by an eighth, so that an insert pays for few entries whether or
 // not they want to go. m.mu is held.
 func (m *hostMap[V, P]) evict(now time.Time) {
-	type old struct {
-		used uint64
-		k    hostKey
-		v    *V
+	type entry struct {
+		k hostKey
+		v *V
 	}
-	all := make([]old, 0, len(m.m))
+	all := make([]entry, 0, len(m.m))
+	oldest := make([]uint64, 0, len(m.m)) // last use, and index in all: numbers sort fast
 	for k, s := range m.m {
-		all = append(all, old{s.used.Load(), k, &s.v})
+		oldest = append(oldest, s.used.Load()*hostsMost+uint64(len(all)))
+		all = append(all, entry{k, &s.v})
 	}
-	slices.SortFunc(all, func(a, b old) int { return cmp.Compare(a.used, b.used) })
+	slices.Sort(oldest)
 
 	remove := func(downTo int, must bool) {
-		for _, o := range all {
+		for _, n := range oldest {
 			if len(m.m) <= downTo {
 				return
 			}
-			if P(o.v).leave(now, must) {
-				delete(m.m, o.k)
+			if e := all[n%hostsMost]; P(e.v).leave(now, must) {
+				delete(m.m, e.k)
 			}
 		}
 	}

@@ -70,17 +70,18 @@ func parseDecimal(s string, unit time.Duration) (d time.Duration, ok bool) {
 		}
 		d = d*10 + digit
 	}
-	if hasFraction && d > math.MaxInt64-unit {
-		return math.MaxInt64, true
-	}
 	for i := range len(fraction) {
 		if unit /= 10; unit == 0 {
-			if strings.Trim(fraction[i:], "0") != "" {
+			if strings.Trim(fraction[i:], "0") != "" && d < math.MaxInt64 {
 				d++
 			}
 			break
 		}
-		d += time.Duration(fraction[i]-'0') * unit
+		digit := time.Duration(fraction[i]-'0') * unit
+		if d > math.MaxInt64-digit {
+			return math.MaxInt64, true
+		}
+		d += digit
 	}
 	return d, true
 }

@@ -62,6 +62,9 @@ func TestRetryAfterReadsEveryFormAndNothingElse(t *testing.T) {
 		{"the most seconds that fit are kept", hs{ra: {"9223372036"}}, 9223372036 * time.Second},
 		{"one more saturates and does not wrap", hs{ra: {"9223372037"}}, most},
 		{"a fraction at the edge saturates", hs{ra: {"9223372036.9"}}, most},
+		{"a fraction that still fits is kept", hs{ra: {"9223372036.854775806"}}, most - 1},
+		{"a fraction that fits but for its rounding saturates", hs{ra: {"9223372036.8547758069"}}, most},
+		{"a fraction of zeros at the edge fits", hs{ra: {"9223372036.00"}}, 9223372036 * time.Second},
 		{"2⁶³ saturates", hs{ra: {"9223372036854775808"}}, most},
 		{"2⁶⁴+1 saturates and does not wrap to one", hs{ra: {"18446744073709551617"}}, most},
 		{"a thousand digits saturate", hs{ra: {strings.Repeat("9", 1000)}}, most},
@@ -194,6 +197,9 @@ func FuzzRetryAfter(f *testing.F) {
 		}
 		ms, _ := RetryAfter(http.Header{"Retry-After-Ms": {value}}, now)
 		s := strings.Trim(value, " \t")
+		if len(s) > 100 {
+			return // the arithmetic below is too slow
+		}
 		if strings.Trim(s, "0123456789.") == "" {
 			if want := bySlowArithmetic(s, time.Second); wait != want {
 				t.Errorf("%q seconds: got %v, want %v", s, wait, want)
