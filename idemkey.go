@@ -111,7 +111,7 @@ func hexKey(prefix string, sum *[32]byte) string {
 // byte. It comes bare, or quoted as the IETF draft asks (a String of RFC 9651,
 // section 3.3.3); both forms are the same key. The bare form cannot hold
 // , ; " or \. Space around the value does not count. Parameters behind the
-// quoted form are ignored, as RFC 9651, section 2, advises for those that a field
+// quoted form are ignored, as RFC 9651, section 2.3, asks for those that a field
 // does not define.
 //
 // The header is found under any spelling of its name, so one that was put into
@@ -135,11 +135,11 @@ func parseKeyField(h http.Header, field string) (string, error) {
 	case 1:
 		key, problem := parseKey(value)
 		if problem != "" {
-			return "", badKey(field, problem)
+			return "", badKey(field+" header", problem)
 		}
 		return key, nil
 	}
-	return "", badKey(field, "the header is there more than once; send it once, with one key")
+	return "", badKey(field+" header", "it is there more than once; send it once, with one key")
 }
 
 // badKey says where a key came from and what is wrong with it.
@@ -335,8 +335,8 @@ func formatKey(key string, quote bool) string {
 // refused by the server. If an action may need several requests, use
 // [WithAction]. The innermost of WithKey and WithAction counts.
 //
-// An empty or otherwise invalid key fails every request made with the context,
-// with an error that wraps [ErrBadKey]; it is never replaced by another.
+// An empty or otherwise invalid key fails every request that would carry it, with
+// an error that wraps [ErrBadKey]; it is never replaced by another.
 func WithKey(ctx context.Context, key string) context.Context {
 	s := &keySource{kind: keyGiven, shown: key, shows: true}
 	if problem := keyProblem(key); problem != "" {
@@ -366,24 +366,23 @@ func WithKey(ctx context.Context, key string) context.Context {
 // [ErrActionFull]. Two outermost actions of one name share their keys but not
 // this memory; there only the server can tell.
 //
-// The name may be any text but ""; an empty one fails every request made with the
-// context, with [ErrBadAction]. A context with an action may be used by several
+// The name may be any text but ""; an empty one fails every request that needs a
+// key, with [ErrBadAction]. A context with an action may be used by several
 // goroutines at once.
 func WithAction(ctx context.Context, action string) context.Context {
-	s := &keySource{kind: keyAction}
-	switch p := keySourceFrom(ctx); {
+	s, p := &keySource{kind: keyAction}, keySourceFrom(ctx)
+	if p == nil {
+		s.mem = &s.own
+	} else {
+		s.mem, s.bad, s.shown, s.shows = p.mem, p.bad, p.shown, p.shows
+	}
+	switch {
 	case p == nil:
 		s.id = sumParts(actionDomain, "action", action)
-		s.mem = &s.own
 	case p.kind == keyGiven:
 		s.id = sumParts(actionDomain, "action in key", p.shown, action)
-		s.bad, s.mem = p.bad, p.mem
 	default:
 		s.id = sumParts(actionDomain, "action in action", string(p.id[:]), action)
-		s.bad, s.mem = p.bad, p.mem
-	}
-	if p := keySourceFrom(ctx); p != nil {
-		s.shown, s.shows = p.shown, p.shows
 	}
 	if action == "" {
 		s.bad = ErrBadAction
@@ -503,6 +502,9 @@ func (s *keySource) actionKey(method, origin, path string, fp [32]byte, known bo
 	if s.bad != nil {
 		return "", s.bad
 	}
+	if s.kind == keyGiven { // no caller asks this; the zero id would be a key for everybody
+		return s.shown, nil
+	}
 	if method == "" {
 		method = http.MethodGet
 	}
@@ -520,11 +522,11 @@ func (s *keySource) actionKey(method, origin, path string, fp [32]byte, known bo
 		sum = sumParts(actionDomain, "request with fingerprint", string(s.id[:]), method, origin, path, string(fp[:]))
 		return hexKey("oa1_", &sum), nil
 	case met == metFull:
-		return "", fmt.Errorf("%w: %s %s%s cannot be compared with the %d before it (this request was not sent); "+
+		return "", fmt.Errorf("%w: %s %s%s cannot be compared with the %d before it, so it was not sent; "+
 			"start a new outermost WithAction for each part of a job this long", ErrActionFull, method, origin, path, maxRequests)
 	}
-	return "", fmt.Errorf("%w: this action has already made another request to %s %s%s, and this one would carry the same key (it was not sent); "+
-		`name the step: WithAction(ctx, "line 2") in the action's own context`, ErrActionReused, method, origin, path)
+	return "", fmt.Errorf("%w: another %s %s%s was made under it before, and this one would carry the same key, so it was not sent; "+
+		`name the step: WithAction(ctx, "line 2")`, ErrActionReused, method, origin, path)
 }
 
 // maxRequests bounds an outermost action's memory to about 5 MiB.
@@ -569,12 +571,5 @@ func (m *actionMemory) meet(request, fingerprint *[32]byte) meeting {
 // originOf returns u's scheme and host in lower case, without the port if it is
 // the scheme's own: https://API.example:443 is https://api.example.
 func originOf(u *url.URL) string {
-	scheme, host := strings.ToLower(u.Scheme), strings.ToLower(u.Host)
-	switch port := u.Port(); {
-	case port == "":
-		host = strings.TrimSuffix(host, ":")
-	case scheme == "https" && port == "443", scheme == "http" && port == "80":
-		host = strings.TrimSuffix(host, ":"+port)
-	}
-	return scheme + "://" + host
+	return hostKeyOf(u).String()
 }
