@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"hash"
 	"io"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/textproto"
@@ -37,9 +38,9 @@ import (
 // (duplicate members, for instance: readers disagree about their value) and
 // malformed multipart.
 //
-// Stores keep fingerprints. If the digest of anything changes, then so does
-// the version in fingerprintDomain, and keys in flight during an upgrade are
-// refused as reused; so it does not.
+// Stores keep fingerprints for as long as records. Were the digest of some request
+// to change in a new version, a repeat that comes after the upgrade would be
+// refused as a key used for something else.
 func fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, body []byte) [32]byte {
 	f := fingerprinters.Get().(*fingerprinter)
 	f.hash.Reset()
@@ -51,7 +52,7 @@ func fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, b
 	f.flush()
 	f.hash.Sum(f.sum[:0])
 	sum := f.sum
-	if cap(f.buf) <= keepFingerprintBuf {
+	if cap(f.buf) <= keepFingerprintBuf && cap(f.pairs) <= keepFingerprintPairs {
 		fingerprinters.Put(f)
 	}
 	return sum
@@ -59,10 +60,15 @@ func fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, b
 
 const fingerprintDomain = "oncehttp-fingerprint/v1\x00"
 
-// keepFingerprintBuf is the size from which on a buffer is not worth keeping.
-const keepFingerprintBuf = 64 << 10
+// A fingerprinter that has grown beyond these is not kept.
+const (
+	keepFingerprintBuf   = 64 << 10
+	keepFingerprintPairs = 1 << 10
+)
 
-var fingerprinters = sync.Pool{New: func() any { return &fingerprinter{hash: sha256.New()} }}
+var fingerprinters = sync.Pool{New: func() any {
+	return &fingerprinter{hash: sha256.New(), buf: make([]byte, 0, 1<<10)}
+}}
 
 // A fingerprinter hashes a sequence of length-prefixed strings and tags that
 // tell how what follows is to be read, so that no two requests are one sequence.
@@ -95,39 +101,42 @@ func (f *fingerprinter) string(s string) {
 	f.buf = append(f.buf, s...)
 }
 
-func (f *fingerprinter) bytes(b []byte) {
-	f.length(len(b))
-	f.flush()
-	f.hash.Write(b)
+// query takes the pairs of a query in the order of their names. Pairs of one
+// name keep their order: ?a=1&a=2 is not ?a=2&a=1.
+func (f *fingerprinter) query(raw string) {
+	if !f.split(raw) {
+		f.buf = append(f.buf, asBytes)
+		f.string(raw)
+	} else {
+		slices.SortStableFunc(f.pairs, func(a, b queryPair) int { return cmp.Compare(a.name, b.name) })
+		f.buf = append(f.buf, asPairs)
+		f.length(len(f.pairs))
+		for _, p := range f.pairs {
+			f.string(p.pair)
+		}
+	}
+	clear(f.pairs) // a pooled fingerprinter keeps nobody's query alive
+	f.pairs = f.pairs[:0]
 }
 
 type queryPair struct{ name, pair string }
 
-// query takes the pairs of a query in the order of their names. Pairs of one
-// name keep their order: ?a=1&a=2 is not ?a=2&a=1.
-func (f *fingerprinter) query(raw string) {
-	f.pairs = f.pairs[:0]
-	for rest := raw; rest != ""; {
+// split splits a query into its pairs. It returns false for what net/url does
+// not parse either: there is no telling what its order means.
+func (f *fingerprinter) split(raw string) bool {
+	for raw != "" {
 		var pair string
-		pair, rest, _ = strings.Cut(rest, "&")
+		pair, raw, _ = strings.Cut(raw, "&")
 		name, value, _ := strings.Cut(pair, "=")
-		// Names are decoded to be sorted, because a and %61 are one name whose
-		// values have an order. What net/url cannot parse is nothing we can sort.
+		// Names are decoded before they are sorted: a and %61 are one name, and the
+		// order of its values counts.
 		name, err := url.QueryUnescape(name)
 		if err != nil || !validEscapes(value) || strings.Contains(pair, ";") {
-			f.buf = append(f.buf, asBytes)
-			f.string(raw)
-			return
+			return false
 		}
 		f.pairs = append(f.pairs, queryPair{name, pair})
 	}
-	slices.SortStableFunc(f.pairs, func(a, b queryPair) int { return cmp.Compare(a.name, b.name) })
-	f.buf = append(f.buf, asPairs)
-	f.length(len(f.pairs))
-	for _, p := range f.pairs {
-		f.string(p.pair)
-	}
-	clear(f.pairs) // a pooled fingerprinter keeps nobody's query alive
+	return true
 }
 
 func validEscapes(s string) bool {
@@ -146,45 +155,58 @@ func isHex(c byte) bool {
 // maxMultipart is how deep multipart bodies within multipart bodies are read.
 const maxMultipart = 4
 
-// content takes a body, or a part of one, with the header fields that say how
-// to read it.
+// content takes a body, or at a greater depth a part of one, with the header
+// fields that say how to read it.
 func (f *fingerprinter) content(contentType, contentEncoding string, body []byte, depth int) {
 	mediaType, params, ok := parseMediaType(contentType)
+	isJSON := mediaType == "application/json" || strings.HasSuffix(mediaType, "+json")
+	isMultipart := strings.HasPrefix(mediaType, "multipart/")
+	if ok {
+		f.mediaType(mediaType, params, isJSON, isMultipart)
+	} else {
+		f.buf = append(f.buf, asBytes)
+		f.string(contentType)
+	}
 	encoding := strings.ToLower(strings.TrimSpace(contentEncoding))
 	if encoding == "identity" {
 		encoding = ""
 	}
-	isJSON := mediaType == "application/json" || strings.HasSuffix(mediaType, "+json")
-	isMultipart := strings.HasPrefix(mediaType, "multipart/")
-	if !ok {
-		f.buf = append(f.buf, asBytes)
-		f.string(contentType)
-	} else {
-		f.mediaType(mediaType, params, isJSON, isMultipart)
-	}
 	f.string(encoding)
 
-	charset := strings.ToLower(params["charset"])
-	switch {
-	case !ok || encoding != "":
-	case isJSON && (charset == "" || charset == "utf-8"):
-		if f.json(body) {
-			return
-		}
-	case isMultipart && depth < maxMultipart:
-		if f.parts(params["boundary"], body, depth) {
-			return
+	if ok && encoding == "" && len(body) > 0 {
+		charset := params["charset"]
+		switch {
+		case isJSON && (charset == "" || strings.EqualFold(charset, "utf-8")):
+			if f.json(body) {
+				return
+			}
+		case isMultipart && depth < maxMultipart:
+			if f.parts(params["boundary"], body, depth) {
+				return
+			}
 		}
 	}
 	f.buf = append(f.buf, asBytes)
-	f.bytes(body)
+	if isMultipart {
+		f.string(params["boundary"]) // which mediaType left out
+	}
+	f.length(len(body))
+	if depth == 0 {
+		f.flush()
+		f.hash.Write(body)
+		return
+	}
+	f.buf = append(f.buf, body...)
 }
 
-// parseMediaType is mime.ParseMediaType without its allocations for a media type
-// that stands alone and in lower case.
+// parseMediaType is mime.ParseMediaType without its allocations for the types
+// that most requests have.
 func parseMediaType(s string) (mediaType string, params map[string]string, ok bool) {
-	if s == "" || s == "application/json" || s == "application/x-www-form-urlencoded" {
+	switch s {
+	case "", "application/json", "application/x-www-form-urlencoded":
 		return s, nil, true
+	case "application/json; charset=utf-8", "application/json;charset=utf-8":
+		return "application/json", nil, true // see mediaType
 	}
 	mediaType, params, err := mime.ParseMediaType(s)
 	return mediaType, params, err == nil
@@ -240,53 +262,65 @@ func (f *fingerprinter) json(body []byte) bool {
 
 // parts takes a multipart body by its parts, or nothing if it is malformed. It
 // reads with mime/multipart, as handlers do; what precedes the first boundary or
-// follows the last means nothing to either (RFC 2046, section 5.1.1).
+// follows the last means nothing to either (RFC 2046, section 5.1.1). All of it
+// goes into buf and none to the hash, because only buf can be taken back.
 func (f *fingerprinter) parts(boundary string, body []byte, depth int) bool {
 	if boundary == "" {
 		return false
 	}
-	// All of it is read before any of it is hashed, since what has been hashed
-	// cannot be taken back.
-	type part struct {
-		header textproto.MIMEHeader
-		body   []byte
-	}
-	var parts []part
-	for r := multipart.NewReader(bytes.NewReader(body), boundary); ; {
-		// Raw: the decoding of quoted-printable is lenient.
-		p, err := r.NextRawPart()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return false
-		}
-		b, err := io.ReadAll(p)
-		if err != nil {
-			return false
-		}
-		parts = append(parts, part{p.Header, b})
-	}
+	start := len(f.buf)
 	f.buf = append(f.buf, asParts)
-	f.length(len(parts))
-	for _, p := range parts {
-		contentType := p.header.Get("Content-Type")
-		p.header.Del("Content-Type") // content takes it
-		names := make([]string, 0, len(p.header))
-		for name := range p.header {
-			names = append(names, name)
+	var part bytes.Buffer
+	// A body that is cut within a part's header looks complete to mime/multipart,
+	// which then returns io.EOF. So its input ends in another error, before which
+	// only a whole closing delimiter yields io.EOF.
+	in := io.MultiReader(bytes.NewReader(body), strings.NewReader("\r\n"), cut{})
+	for r := multipart.NewReader(in, boundary); ; {
+		p, err := r.NextRawPart() // raw: the decoding of quoted-printable forgives errors
+		if err == io.EOF {
+			f.buf = append(f.buf, 0)
+			return true
 		}
-		slices.Sort(names)
-		f.length(len(names))
-		for _, name := range names {
-			f.string(name)
-			f.length(len(p.header[name]))
-			for _, value := range p.header[name] {
-				f.string(value)
-			}
+		part.Reset()
+		if err == nil {
+			_, err = part.ReadFrom(p)
 		}
-		encoding := p.header.Get("Content-Transfer-Encoding")
-		f.content(contentType, encoding, p.body, depth+1)
+		if err != nil {
+			f.buf = f.buf[:start]
+			return false
+		}
+		f.buf = append(f.buf, 1)
+
+		// content takes the Content-Type, unless there are several: those mean
+		// nothing and are headers like any other.
+		contentType := ""
+		if v := p.Header["Content-Type"]; len(v) == 1 {
+			contentType = v[0]
+			delete(p.Header, "Content-Type")
+		}
+		f.header(p.Header)
+		encoding := strings.ToLower(p.Header.Get("Content-Transfer-Encoding"))
+		switch encoding {
+		case "7bit", "8bit", "binary": // no encoding at all (RFC 2045, section 6.2)
+			encoding = ""
+		}
+		f.content(contentType, encoding, part.Bytes(), depth+1)
 	}
-	return true
+}
+
+type cut struct{}
+
+func (cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// header takes a part's header. The order of values of one name counts.
+func (f *fingerprinter) header(h textproto.MIMEHeader) {
+	names := slices.Sorted(maps.Keys(h))
+	f.length(len(names))
+	for _, name := range names {
+		f.string(name)
+		f.length(len(h[name]))
+		for _, value := range h[name] {
+			f.string(value)
+		}
+	}
 }
