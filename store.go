@@ -35,12 +35,16 @@ import (
 //     opaque bytes.
 //  9. A store never says Done before it is durable.
 //
+// An empty key or token, a lease or keep that is not positive (for Renew: a
+// negative lease) is an error that changes nothing.
+//
 // All methods are safe for concurrent use. A store keeps no reference to the
 // byte slices it is given and callers do not change the ones it returns.
 type Store interface {
 	// Claim takes a free key for op.Token, or learns the state of a taken one.
 	// The claim runs for lease unless renewed; the record is kept for keep.
-	// It returns [ErrFull] when the store cannot protect one more key.
+	// Repeated by the token that holds the key, lapsed or not, it is acquired
+	// and both begin anew. It returns [ErrFull] when the store cannot protect one more key.
 	Claim(ctx context.Context, op Op, lease, keep time.Duration) (Claim, error)
 
 	// TakeOver takes an orphaned (or free) key for op.Token. On any other
@@ -48,7 +52,8 @@ type Store interface {
 	TakeOver(ctx context.Context, op Op, lease, keep time.Duration) (Claim, error)
 
 	// Renew extends the claim that op.Token holds by lease from now. A lease
-	// of zero makes the key an orphan at once. It returns [ErrClaimLost] when
+	// of zero makes the key an orphan at once. On a record that op.Token
+	// completed it is nil and changes nothing. It returns [ErrClaimLost] when
 	// op.Token does not hold the key.
 	Renew(ctx context.Context, op Op, lease time.Duration) error
 
@@ -164,6 +169,7 @@ type Record struct {
 }
 
 // A RecordQuery selects records. The zero value selects the first 100 of all.
+// Values that are out of range are an error of List.
 type RecordQuery struct {
 	Status ClaimStatus   // 0: any
 	MinAge time.Duration // only records at least this old
@@ -219,7 +225,9 @@ type Transactor interface {
 	// and the key is freed. Transact returns [ErrClaimLost] when the claim was
 	// lost before work started, and [ErrOutcomeUnknown] when it cannot learn
 	// whether the commit took effect; in both cases the caller must not
-	// deliver work's answer.
+	// deliver work's answer. A token that has completed its record has lost
+	// the claim in this sense: work is not run twice. A panic of work rolls
+	// back, frees the key and goes on.
 	Transact(ctx context.Context, op Op, keep time.Duration, work func(ctx context.Context) (head, body []byte, commit bool)) error
 }
 
