@@ -1,0 +1,92 @@
+package oncehttp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// recordLater goes on recording an answer that has already gone out, while the
+// heartbeat goes on too. It gives up after an hour (or keep, if that is shorter):
+// memory that is owed to a store must not grow for ever.
+func (o *Once) recordLater(r *run, head, body []byte) {
+	o.busy.add(1)
+	go func() {
+		defer o.busy.add(-1)
+		defer r.stop()
+		until := time.Now().Add(min(o.keep(), time.Hour))
+		for pause := 100 * time.Millisecond; ; pause = min(2*pause, o.lease()/3) {
+			time.Sleep(pause)
+			err := o.complete(&callCtx{Context: r.base, deadline: time.Now().Add(o.patience())}, r.op, head, body, o.keep())
+			switch {
+			case err == nil:
+				r.log(slog.LevelInfo, "oncehttp: an answer that went out unconfirmed is now recorded")
+				return
+			case errors.Is(err, ErrClaimLost):
+				r.log(slog.LevelError, "oncehttp: an answer went out but its claim was lost before it could be recorded; another holder may have done the work too")
+				return
+			case time.Now().After(until):
+				r.log(slog.LevelError, "oncehttp: giving up recording an answer that went out; its key is an orphan", "err", err)
+				return
+			}
+		}
+	}()
+}
+
+type insistence int
+
+const (
+	// untilDone: until the store has said that the claim is gone, for one lease.
+	untilDone insistence = iota
+	// forWholeLease: whatever the store says, because a claim may still be on its
+	// way to it and would meet nobody who knows of it.
+	forWholeLease
+)
+
+// undo ends a claim in the background, again and again for one whole lease. It
+// holds no goroutine while it pauses, so an outage with thousands of refused
+// calls costs little.
+func (o *Once) undo(r *run, how insistence) {
+	u := &undoing{o: o, base: r.base, op: r.op, orphan: r.tookOver, how: how, began: time.Now()}
+	o.busy.add(1)
+	go u.try()
+}
+
+type undoing struct {
+	o      *Once
+	base   context.Context
+	op     Op
+	orphan bool // by Renew(0) and not by Release
+	how    insistence
+	began  time.Time
+	tries  int
+}
+
+func (u *undoing) try() {
+	lease := u.o.lease()
+	last := time.Since(u.began) >= lease
+	call := &callCtx{Context: u.base, deadline: time.Now().Add(u.o.patience())}
+	var err error
+	if u.orphan {
+		err = u.o.renew(call, u.op, 0)
+	} else {
+		err = u.o.release(call, u.op)
+	}
+	gone := err == nil || errors.Is(err, ErrClaimLost)
+	if last || gone && u.how == untilDone {
+		if !gone {
+			u.o.log().Warn("oncehttp: a claim could not be given up; its key is an orphan once the lease is over", "key", logKey(u.op.Key), "err", err)
+		}
+		u.o.busy.add(-1)
+		return
+	}
+	// At once, after a sixteenth of the lease, and then every eighth, the last
+	// time when the lease is over.
+	u.tries++
+	next := lease / 16
+	if u.tries > 1 {
+		next = lease * time.Duration(u.tries-1) / 8
+	}
+	time.AfterFunc(min(next, lease)-time.Since(u.began), u.try)
+}

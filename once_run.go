@@ -1,0 +1,398 @@
+package oncehttp
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Release says, from within work that a [Once] or a [Middleware] runs and with
+// its context, that nothing happened: the key is to be freed, so that a repeat
+// runs again. It may be called at any time before the work returns; what the work
+// then answers is sent once and not recorded.
+//
+// It has no effect if [Unknown] is called too, if the context has already ended
+// (a repeat may be running by then), if the work panics, once an answer that was
+// announced as recorded is being streamed, or on any other context.
+func Release(ctx context.Context) {
+	if r, ok := ctx.Value(runKey{}).(*run); ok {
+		r.saidRelease.Store(true)
+	}
+}
+
+// Unknown says, from within work that a [Once] or a [Middleware] runs and with
+// its context, that nobody can tell whether it took effect, for instance because
+// a call to another server got no answer. Repeats are then told that the
+// outcome is unknown, or, under OrphanRerun, run the work again.
+//
+// A handler's answer 2xx, 3xx, or 4xx that does not free the key is definite: it
+// is recorded as usual. It wins over [Release]. It has no effect on any other
+// context, or after the work has returned.
+func Unknown(ctx context.Context) {
+	if r, ok := ctx.Value(runKey{}).(*run); ok {
+		r.saidUnknown.Store(true)
+	}
+}
+
+type runKey struct{}
+
+// A run is one call's claim on a key. It is also the context of the work.
+type run struct {
+	once *Once
+	op   Op
+	base context.Context // the caller's values, without its end
+
+	method, path string // of the request, for logs
+
+	asked       time.Time // when the store was last asked for the claim
+	unanswered  bool      // and once did not answer, so a claim may still be on its way
+	tookOver    bool      // others have held the key, or may have
+	transaction bool      // the store's transaction holds the claim
+	holder      int
+
+	saidRelease, saidUnknown atomic.Bool
+
+	died bool   // the work panicked, or ended its goroutine
+	fate Answer // then: what became of its key
+
+	mu       sync.Mutex
+	deadline time.Time
+	std      context.Context // made when it is first needed; see context
+	cancel   context.CancelCauseFunc
+	stopStd  context.CancelFunc
+	lost     bool        // the claim was, while the work ran
+	over     bool        // the work has returned
+	stopped  bool        // no more heartbeat
+	beat     *time.Timer // nil within a transaction
+	beatTill time.Time
+	beatCall *callCtx // the renewal that is under way
+	failing  bool     // the last renewal failed
+	renewing sync.Mutex
+
+	calls  [2]callCtx
+	ncalls int
+}
+
+var errTimeout = errors.New("oncehttp: the work ran longer than its Timeout allows")
+
+// log tells an operator what happened to this run.
+func (r *run) log(level slog.Level, msg string, args ...any) {
+	attrs := []any{"key", logKey(r.op.Key)}
+	if r.method != "" {
+		attrs = append(attrs, "method", r.method, "path", r.path)
+	}
+	r.once.log().Log(r.base, level, msg, append(attrs, args...)...)
+}
+
+// start begins the work's time and its heartbeat.
+func (r *run) start() {
+	r.startWithin()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.beatTill = r.deadline.Add(r.once.lease())
+	r.beat = time.AfterFunc(r.once.lease()/3, r.heartbeat)
+}
+
+// startWithin begins the work's time.
+func (r *run) startWithin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deadline = time.Now().Add(r.once.timeout())
+}
+
+// heartbeat renews the claim once. The timer is armed first, so that a store
+// that hangs holds up neither the next renewal nor anything else.
+func (r *run) heartbeat() {
+	lease := r.once.lease()
+	r.mu.Lock()
+	if r.stopped {
+		r.mu.Unlock()
+		return
+	}
+	if !time.Now().Before(r.beatTill) {
+		r.stopped = true
+		over := r.over
+		r.mu.Unlock()
+		if !over {
+			r.log(slog.LevelError, "oncehttp: work goes on although its Timeout is over; its claim is no longer renewed and becomes an orphan")
+		}
+		return
+	}
+	r.beat.Reset(lease / 3)
+	if r.beatCall != nil { // the one before still hangs
+		r.mu.Unlock()
+		return
+	}
+	call := &callCtx{Context: r.base, deadline: time.Now().Add(r.once.patience())}
+	r.beatCall = call
+	r.mu.Unlock()
+
+	r.renewing.Lock()
+	err := r.once.renew(call, r.op, lease)
+	r.renewing.Unlock()
+	call.end(context.Canceled)
+
+	r.mu.Lock()
+	r.beatCall = nil
+	first := err != nil && !r.failing
+	r.failing = err != nil
+	if r.stopped {
+		r.mu.Unlock()
+		return
+	}
+	lost := errors.Is(err, ErrClaimLost)
+	switch {
+	case lost && r.over:
+		// The completion that is under way finds out by itself; it may also be
+		// what this renewal met.
+		lost = false
+		first = false
+	case lost:
+		r.lost, r.stopped = true, true
+		r.beat.Stop()
+		if r.cancel != nil {
+			r.cancel(errLost)
+		}
+	case err != nil:
+		r.beat.Reset(lease / 10) // the lease is running out
+	}
+	r.mu.Unlock()
+	switch {
+	case lost:
+		r.log(slog.LevelError, "oncehttp: a claim was lost while its work ran; the work's context is cancelled")
+	case first:
+		r.log(slog.LevelWarn, "oncehttp: a claim cannot be renewed; its work goes on", "err", err)
+	}
+}
+
+var errLost = fmt.Errorf("oncehttp: the work's right to run is gone: %w", ErrClaimLost)
+
+// finish ends the work's context. It reports whether the claim was lost.
+func (r *run) finish() (lost bool) {
+	if r.Err() == context.DeadlineExceeded {
+		r.log(slog.LevelWarn, "oncehttp: work ran longer than its Timeout allows", "timeout", r.once.timeout())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	if r.cancel != nil {
+		r.cancel(context.Canceled)
+		r.stopStd()
+	}
+	return r.lost
+}
+
+// stop ends the heartbeat, including a renewal that is under way: after a Renew
+// of zero it must not make the claim run again.
+func (r *run) stop() {
+	r.mu.Lock()
+	r.stopped = true
+	if r.beat != nil {
+		r.beat.Stop()
+	}
+	call := r.beatCall
+	r.mu.Unlock()
+	if call != nil {
+		call.end(context.Canceled)
+		r.renewing.Lock()
+		r.renewing.Unlock() //nolint:staticcheck // to have waited is the point
+	}
+}
+
+// call returns the context of one store call from the caller's goroutine.
+func (r *run) call(d time.Duration) *callCtx {
+	var c *callCtx
+	if r.ncalls < len(r.calls) {
+		c = &r.calls[r.ncalls]
+		r.ncalls++
+	} else {
+		c = new(callCtx)
+	}
+	c.Context = r.base
+	c.deadline = time.Now().Add(d)
+	return c
+}
+
+// A run is a context. What context's own types offer (children without a
+// goroutine, causes) it takes from them, but it makes those only when they are
+// needed: few handlers that are quick look at their context.
+func (r *run) context() context.Context {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.std == nil {
+		ctx, cancel := context.WithCancelCause(r.base)
+		r.std, r.stopStd = context.WithDeadlineCause(ctx, r.deadline, errTimeout)
+		r.cancel = cancel
+		switch {
+		case r.lost:
+			cancel(errLost)
+		case r.over:
+			cancel(context.Canceled)
+		}
+		if r.over {
+			r.stopStd()
+		}
+	}
+	return r.std
+}
+
+// Deadline implements context.Context.
+func (r *run) Deadline() (time.Time, bool) { return r.deadline, true }
+
+// Done implements context.Context.
+func (r *run) Done() <-chan struct{} { return r.context().Done() }
+
+// Err implements context.Context.
+func (r *run) Err() error {
+	r.mu.Lock()
+	std, ended, deadline := r.std, r.lost || r.over, r.deadline
+	r.mu.Unlock()
+	switch {
+	case std != nil:
+		return std.Err()
+	case ended:
+		return context.Canceled
+	case !time.Now().Before(deadline):
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// Value implements context.Context.
+func (r *run) Value(key any) any {
+	if _, ok := key.(runKey); ok {
+		return r
+	}
+	if v := r.base.Value(key); v != nil {
+		return v
+	}
+	return r.context().Value(key) // the key by which package context finds itself
+}
+
+// isLost tells whether the claim was lost while the work ran.
+func (r *run) isLost() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost
+}
+
+// ended tells whether the work's context has ended, for whatever reason.
+func (r *run) ended() bool { return r.Err() != nil }
+
+// A callCtx is the context of one store call: the values of the work's caller, a
+// deadline, and not the caller's end, since a claim that is torn off half-way
+// is the beginning of every double effect. It differs from one made by
+// context.WithTimeout in that it costs nothing until a store looks at Done.
+type callCtx struct {
+	context.Context
+	deadline time.Time
+
+	mu    sync.Mutex
+	done  chan struct{}
+	timer *time.Timer
+	err   error
+}
+
+// Deadline implements context.Context.
+func (c *callCtx) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Done implements context.Context.
+func (c *callCtx) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.err != nil {
+			close(c.done)
+		} else {
+			c.timer = time.AfterFunc(time.Until(c.deadline), func() { c.end(context.DeadlineExceeded) })
+		}
+	}
+	return c.done
+}
+
+// Err implements context.Context.
+func (c *callCtx) Err() error {
+	if !time.Now().Before(c.deadline) {
+		c.end(context.DeadlineExceeded)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// end ends the context, unless it has ended.
+func (c *callCtx) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	if c.done != nil {
+		c.timer.Stop()
+		close(c.done)
+	}
+}
+
+// The store's methods, each of which may panic: that is an error like any other,
+// because a store's fault must not end the process from within a timer.
+
+func (o *Once) claim(ctx *callCtx, op Op, takeOver bool) (c Claim, err error) {
+	defer o.guard("Claim", ctx, &err)
+	if takeOver {
+		return o.Store.TakeOver(ctx, op, o.lease(), o.keep())
+	}
+	return o.Store.Claim(ctx, op, o.lease(), o.keep())
+}
+
+func (o *Once) renew(ctx *callCtx, op Op, lease time.Duration) (err error) {
+	defer o.guard("Renew", ctx, &err)
+	return o.Store.Renew(ctx, op, lease)
+}
+
+func (o *Once) complete(ctx *callCtx, op Op, head, body []byte, keep time.Duration) (err error) {
+	defer o.guard("Complete", ctx, &err)
+	return o.Store.Complete(ctx, op, head, body, keep)
+}
+
+func (o *Once) release(ctx *callCtx, op Op) (err error) {
+	defer o.guard("Release", ctx, &err)
+	return o.Store.Release(ctx, op)
+}
+
+func (o *Once) guard(method string, ctx *callCtx, err *error) {
+	ctx.end(context.Canceled)
+	if p := recover(); p != nil {
+		*err = o.panicked(method, p)
+	}
+}
+
+// panicked makes an error of a store's panic. Its value may hold anything, so
+// only what the runtime itself says is repeated.
+func (o *Once) panicked(method string, p any) error {
+	o.log().Error("oncehttp: the store panicked", "method", method, "stack", string(debug.Stack()))
+	if err, ok := p.(runtime.Error); ok {
+		return fmt.Errorf("oncehttp: store: %s panicked: %w", method, err)
+	}
+	return fmt.Errorf("oncehttp: store: %s panicked with a %T", method, p)
+}
+
+// logKey is what logs show of a record's key: enough to find it, too little to
+// use it.
+func logKey(key string) string {
+	if strings.HasPrefix(key, recordKeyPrefix) && len(key) > 16 {
+		return key[:16] // a digest already
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:6])
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package oncehttp
+
+const raceEnabled = true
