@@ -419,11 +419,15 @@ func unhex(c byte) byte {
 // binding is what is kept of the caller's credentials: an HMAC under a key that is
 // not stored, so that nothing in the store tells what they were or that two
 // records are of one caller.
-func binding(r *http.Request, key string) (sum [32]byte) {
+func binding(r *http.Request, key string) [32]byte {
 	name, values := credentials(r)
 	if name == "" {
-		return sum
+		return [32]byte{}
 	}
+	return bind(key, name, values)
+}
+
+func bind(key, name string, values []string) (sum [32]byte) {
 	var stack [512]byte
 	b := appendText(stack[:0], name)
 	for _, v := range values {

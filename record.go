@@ -15,7 +15,7 @@ import (
 // stored as it is.
 func EncodeResponse(status int, h http.Header, body []byte) (head []byte) {
 	s := stored{status: status, bodyLen: len(body), length: h["Content-Length"] != nil}
-	return appendHead(s, appendFields(nil, h, nil), nil, nil)
+	return appendHead(nil, s, appendFields(nil, h, nil), nil, nil)
 }
 
 // DecodeResponse is the inverse of EncodeResponse, for those who look at
@@ -72,11 +72,10 @@ type stored struct {
 	values  int    // in rest
 }
 
-// appendHead makes a head of fields, which appendFields made. late are the
-// trailers: those named, and those with a prefix.
-func appendHead(s stored, fields []byte, late http.Header, names []string) []byte {
-	b := make([]byte, 0, len(fields)+64)
-	b = append(b, headVersion, 0)
+// appendHead makes a head of fields, which appendFields made, in the room that b
+// has. late are the trailers: those named, and those with a prefix.
+func appendHead(b []byte, s stored, fields []byte, late http.Header, names []string) []byte {
+	b = append(b[:0], headVersion, 0)
 	if s.gone {
 		b[1] |= flagGone
 	}

@@ -35,6 +35,7 @@ type capture struct {
 
 	header   http.Header // the handler's; nil until it asks for it
 	before   http.Header // what outer layers had set by then
+	values   []string    // of the header that goes out, with room for two more
 	status   int         // 0: not yet written
 	body     []byte
 	trailers []string // declared, canonical
@@ -49,6 +50,8 @@ type capture struct {
 	control   *http.ResponseController
 	untimed   bool // the writer knows no deadlines
 	gone      bool // the client is
+
+	room [192]byte // for the head, which is rarely larger
 }
 
 // Header implements http.ResponseWriter. The handler gets a copy: after
@@ -82,7 +85,7 @@ func (c *capture) WriteHeader(status int) {
 	}
 	h := c.w.Header()
 	if c.header != nil {
-		copyHeader(h, c.header)
+		c.values = copyHeader(h, c.header)
 	} else {
 		c.remember(h)
 	}
@@ -102,14 +105,14 @@ func (c *capture) WriteHeader(status int) {
 }
 
 // copyHeader makes dst what src is, without the fields that only a Middleware may
-// set and without late trailers.
-func copyHeader(dst, src http.Header) {
+// set and without late trailers. It returns all values.
+func copyHeader(dst, src http.Header) []string {
 	clear(dst)
 	n := 0
 	for _, values := range src {
 		n += len(values)
 	}
-	all := make([]string, 0, n)
+	all := make([]string, 0, n+2)
 	for name, values := range src {
 		if isControl(name) || strings.HasPrefix(name, http.TrailerPrefix) {
 			continue
@@ -118,6 +121,14 @@ func copyHeader(dst, src http.Header) {
 		all = append(all, values...)
 		dst[name] = all[start:len(all):len(all)]
 	}
+	return all
+}
+
+// set sets a field of the header that goes out.
+func (c *capture) set(h http.Header, name, value string) {
+	n := len(c.values)
+	c.values = append(c.values, value)
+	h[name] = c.values[n : n+1 : n+1]
 }
 
 // Write implements http.ResponseWriter.
@@ -181,7 +192,7 @@ func (c *capture) stream(next []byte) {
 	c.answers = c.isAnswer()
 	// A 5xx may yet be declared unknown.
 	if c.answers && c.status < 500 && !c.r.saidUnknown.Load() && !c.r.saidRelease.Load() {
-		h[headerStatus] = []string{executed}
+		c.set(h, headerStatus, executed)
 		c.announced = true
 	}
 	c.streaming = true
@@ -353,17 +364,17 @@ func (c *capture) record() (head, body []byte) {
 		var stack [512]byte
 		fields = appendFields(stack[:0], c.w.Header(), c.before)
 	}
-	return appendHead(s, fields, c.header, c.trailers), body
+	return appendHead(c.room[:0], s, fields, c.header, c.trailers), body
 }
 
 // send sends a response that was held back.
 func (c *capture) send(isRecorded bool) {
 	h := c.w.Header()
 	if isRecorded {
-		h[headerStatus] = []string{executed}
+		c.set(h, headerStatus, executed)
 	}
 	if c.length && bodyAllowed(c.status) {
-		h["Content-Length"] = []string{strconv.Itoa(len(c.body))}
+		c.set(h, "Content-Length", strconv.Itoa(len(c.body)))
 	}
 	// Before the header, so that HTTP/1 does not send a short body with its
 	// length and without its trailers.
