@@ -164,16 +164,16 @@ func (b *Breaker) State(host string) BreakerStatus {
 	return s
 }
 
-// A verdict is how an attempt ended, in a Breaker's eyes.
-type verdict uint8
+// A health is what an attempt says of its host, in a Breaker's eyes.
+type health uint8
 
 const (
-	verdictSuccess verdict = iota
-	verdictFailure
-	verdictNeutral // says nothing about the host
+	healthGood health = iota
+	healthBad
+	healthNone // says nothing about the host
 )
 
-// How verdicts look to a gobreaker.
+// How healths look to a gobreaker.
 var (
 	errFailure = errors.New("failure")
 	errNeutral = errors.New("neutral")
@@ -468,13 +468,13 @@ func (t *ticket) probe() (limit time.Duration, ok bool) { return t.limit, t.limi
 
 // done says how the attempt ended. Only the first call counts, and only while
 // the breaker is still in the state in which it let the attempt through.
-func (t *ticket) done(v verdict, now time.Time) {
+func (t *ticket) done(v health, now time.Time) {
 	if t.h != nil && t.h.done(t, v, now) {
 		t.b.deliver()
 	}
 }
 
-func (h *hostBreaker) done(t *ticket, v verdict, now time.Time) (changed bool) {
+func (h *hostBreaker) done(t *ticket, v health, now time.Time) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t.told {
@@ -487,10 +487,10 @@ func (h *hostBreaker) done(t *ticket, v verdict, now time.Time) (changed bool) {
 	h.now, h.changed = now, false
 	h.probing, h.probeDone = false, nil
 	switch v {
-	case verdictSuccess:
+	case healthGood:
 		h.inRow = 0
 		t.tell(nil)
-	case verdictFailure:
+	case healthBad:
 		if t.start.Sub(h.lastFail) > h.window {
 			h.inRow = 0
 		}

@@ -57,7 +57,7 @@ func (c *breakerCaller) refused() *OpenError {
 }
 
 // make makes n attempts, one after the other, that all end with v at once.
-func (c *breakerCaller) make(n int, v verdict) {
+func (c *breakerCaller) make(n int, v health) {
 	c.t.Helper()
 	for range n {
 		c.start().done(v, time.Now())
@@ -67,7 +67,7 @@ func (c *breakerCaller) make(n int, v verdict) {
 // trip opens the breaker and waits until it lets a probe through.
 func (c *breakerCaller) trip() {
 	c.t.Helper()
-	c.make(max(c.b.Failures, 5), verdictFailure)
+	c.make(max(c.b.Failures, 5), healthBad)
 	c.waitOpen()
 }
 
@@ -98,11 +98,11 @@ func breakerTest(t *testing.T, b *Breaker, f func(t *testing.T, c *breakerCaller
 
 func TestABreakerOpensAfterFiveFailuresInARow(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
-		c.make(4, verdictFailure)
-		c.make(1, verdictSuccess) // one success starts the row anew
-		c.make(4, verdictFailure)
+		c.make(4, healthBad)
+		c.make(1, healthGood) // one success starts the row anew
+		c.make(4, healthBad)
 		c.wantState(BreakerClosed)
-		c.make(1, verdictFailure)
+		c.make(1, healthBad)
 		c.wantState(BreakerOpen)
 		c.refused()
 	})
@@ -132,7 +132,7 @@ func TestABreakerOpensWhenHalfOfAtLeastTenOutcomesAreFailures(t *testing.T) {
 	} {
 		breakerTest(t, tt.b, func(t *testing.T, c *breakerCaller) {
 			for _, o := range tt.outcomes {
-				c.make(1, map[rune]verdict{'s': verdictSuccess, 'f': verdictFailure, 'n': verdictNeutral}[o])
+				c.make(1, map[rune]health{'s': healthGood, 'f': healthBad, 'n': healthNone}[o])
 			}
 			if got := c.state(); got != tt.want {
 				t.Errorf("%s: after %.20s it is %v, want %v", tt.when, tt.outcomes, got, tt.want)
@@ -147,11 +147,11 @@ func TestAttemptsInFlightDoNotCount(t *testing.T) {
 			c.start() // and never heard of again, as after a panic
 		}
 		for range 4 {
-			c.make(1, verdictFailure)
-			c.make(1, verdictSuccess)
+			c.make(1, healthBad)
+			c.make(1, healthGood)
 		}
 		c.wantState(BreakerClosed)
-		c.make(2, verdictFailure)
+		c.make(2, healthBad)
 		c.wantState(BreakerOpen)
 	})
 }
@@ -159,21 +159,21 @@ func TestAttemptsInFlightDoNotCount(t *testing.T) {
 func TestOutcomesLeaveTheWindow(t *testing.T) {
 	breakerTest(t, &Breaker{Failures: 1000}, func(t *testing.T, c *breakerCaller) {
 		// The default window at an AttemptTimeout of a minute is two minutes.
-		c.make(9, verdictFailure)
+		c.make(9, healthBad)
 		time.Sleep(119 * time.Second)
-		c.make(50, verdictSuccess) // 9 of 59
+		c.make(50, healthGood) // 9 of 59
 		time.Sleep(30 * time.Second)
-		c.make(20, verdictFailure)    // 20 of 70, but 29 of 79 with the first
+		c.make(20, healthBad)         // 20 of 70, but 29 of 79 with the first
 		time.Sleep(133 * time.Second) // the window, and the tenth by which it rolls
-		c.make(9, verdictFailure)     // 9 of 9: the 20 have left
+		c.make(9, healthBad)          // 9 of 9: the 20 have left
 		c.wantState(BreakerClosed)
-		c.make(1, verdictFailure)
+		c.make(1, healthBad)
 		c.wantState(BreakerOpen)
 	})
 	breakerTest(t, &Breaker{Failures: 1000}, func(t *testing.T, c *breakerCaller) {
-		c.make(9, verdictFailure)
+		c.make(9, healthBad)
 		time.Sleep(119 * time.Second)
-		c.make(1, verdictFailure)
+		c.make(1, healthBad)
 		c.wantState(BreakerOpen) // they are all still in it
 	})
 }
@@ -189,7 +189,7 @@ func TestALoneCallerOfAHostThatHangsOpensIt(t *testing.T) {
 			for range 5 {
 				tk := c.start()
 				time.Sleep(hang)
-				tk.done(verdictFailure, time.Now())
+				tk.done(healthBad, time.Now())
 				time.Sleep(8 * time.Second)
 			}
 			c.t.Logf("attempts that hang for %v", hang)
@@ -201,7 +201,7 @@ func TestALoneCallerOfAHostThatHangsOpensIt(t *testing.T) {
 func TestFailuresADayApartAreNotInARow(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
 		for range 100 {
-			c.make(1, verdictFailure)
+			c.make(1, healthBad)
 			time.Sleep(24 * time.Hour)
 		}
 		c.wantState(BreakerClosed)
@@ -219,7 +219,7 @@ func TestABreakerIsOpenForTenSecondsMoreOrLess(t *testing.T) {
 		breakerTest(t, &Breaker{OpenFor: tt.openFor}, func(t *testing.T, c *breakerCaller) {
 			var seen []time.Duration
 			for range 500 {
-				c.make(5, verdictFailure)
+				c.make(5, healthBad)
 				until := c.refused().Until
 				seen = append(seen, time.Until(until))
 				if tt.openFor == math.MaxInt64 {
@@ -230,7 +230,7 @@ func TestABreakerIsOpenForTenSecondsMoreOrLess(t *testing.T) {
 					c.refused()
 				}
 				time.Sleep(2)
-				c.make(1, verdictSuccess)
+				c.make(1, healthGood)
 			}
 			lo, hi := slices.Min(seen), slices.Max(seen)
 			if lo < tt.least || hi > tt.most {
@@ -265,13 +265,13 @@ func TestAnOpenBreakerRecoversByOneProbe(t *testing.T) {
 		if limit, ok := probe.Load().probe(); limit != time.Minute || !ok {
 			t.Errorf("the probe has a limit of %v, %v; want the AttemptTimeout", limit, ok)
 		}
-		probe.Load().done(verdictSuccess, time.Now())
+		probe.Load().done(healthGood, time.Now())
 		c.wantState(BreakerClosed)
-		c.make(100, verdictSuccess)
+		c.make(100, healthGood)
 		if tk := c.start(); tk.limit != 0 {
 			t.Error("an ordinary attempt is a probe")
 		}
-		c.make(4, verdictFailure) // nothing is left of the time before
+		c.make(4, healthBad) // nothing is left of the time before
 		c.wantState(BreakerClosed)
 	})
 }
@@ -280,14 +280,14 @@ func TestAProbeThatFailsOpensTheBreakerAnew(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
 		c.trip()
 		for range 10 {
-			c.make(1, verdictFailure)
+			c.make(1, healthBad)
 			c.wantState(BreakerOpen)
 			if left := time.Until(c.refused().Until); left < 8*time.Second || left > 12*time.Second {
 				t.Fatalf("open for %v, want 8s to 12s", left)
 			}
 			c.waitOpen()
 		}
-		c.make(1, verdictSuccess)
+		c.make(1, healthGood)
 		c.wantState(BreakerClosed)
 	})
 }
@@ -298,10 +298,10 @@ func TestAProbeWithoutAVerdictMakesRoomForTheNext(t *testing.T) {
 		for range 100 { // callers that give up
 			tk := c.start()
 			c.refused()
-			tk.done(verdictNeutral, time.Now())
+			tk.done(healthNone, time.Now())
 			c.wantState(BreakerHalfOpen)
 		}
-		c.make(1, verdictSuccess)
+		c.make(1, healthGood)
 		c.wantState(BreakerClosed)
 	})
 }
@@ -346,7 +346,7 @@ func TestAProbeThatNeverReportsDoesNotWedgeTheBreaker(t *testing.T) {
 					c.wantState(BreakerOpen)
 					c.waitOpen()
 				}
-				c.make(1, verdictSuccess)
+				c.make(1, healthGood)
 				c.wantState(BreakerClosed)
 			})
 		})
@@ -381,18 +381,18 @@ func TestALateProbeCountsUnlessItHasBeenGivenUp(t *testing.T) {
 		c.trip()
 		late := c.start()
 		time.Sleep(time.Hour) // and nobody has asked
-		late.done(verdictSuccess, time.Now())
+		late.done(healthGood, time.Now())
 		c.wantState(BreakerClosed)
 
 		c.trip()
 		late = c.start()
 		time.Sleep(time.Hour)
 		c.refused() // somebody has
-		late.done(verdictSuccess, time.Now())
+		late.done(healthGood, time.Now())
 		c.wantState(BreakerOpen)
 		c.waitOpen()
-		late.done(verdictSuccess, time.Now())
-		c.make(1, verdictSuccess)
+		late.done(healthGood, time.Now())
+		c.make(1, healthGood)
 		c.wantState(BreakerClosed)
 	})
 }
@@ -407,23 +407,23 @@ func TestResultsFromBeforeAChangeOfStateDoNotCount(t *testing.T) {
 		}
 		c.trip() // waits until a probe may go
 		// gobreaker goes half-open when it is merely told of an old attempt.
-		slow[0].done(verdictSuccess, time.Now())
-		slow[1].done(verdictFailure, time.Now())
+		slow[0].done(healthGood, time.Now())
+		slow[1].done(healthBad, time.Now())
 		c.wantState(BreakerOpen)
 
 		probe := c.start()
-		slow[2].done(verdictSuccess, time.Now())
-		slow[3].done(verdictFailure, time.Now())
-		slow[4].done(verdictNeutral, time.Now())
+		slow[2].done(healthGood, time.Now())
+		slow[3].done(healthBad, time.Now())
+		slow[4].done(healthNone, time.Now())
 		c.wantState(BreakerHalfOpen)
 		c.refused() // nor do they make room for a second probe
 
-		probe.done(verdictSuccess, time.Now())
+		probe.done(healthGood, time.Now())
 		for _, tk := range slow[5:] {
-			tk.done(verdictFailure, time.Now())
+			tk.done(healthBad, time.Now())
 		}
 		c.wantState(BreakerClosed)
-		c.make(4, verdictFailure)
+		c.make(4, healthBad)
 		c.wantState(BreakerClosed)
 		if got, want := strings.Join(changes, ", "), "closed to open, open to half-open, half-open to closed"; got != want {
 			t.Errorf("got changes %s; want %s", got, want)
@@ -436,26 +436,26 @@ func TestATicketCountsOnce(t *testing.T) {
 		tk := c.start()
 		var wg sync.WaitGroup
 		for range 100 {
-			wg.Go(func() { tk.done(verdictFailure, time.Now()) })
+			wg.Go(func() { tk.done(healthBad, time.Now()) })
 		}
 		wg.Wait()
 		c.wantState(BreakerClosed)
-		c.make(4, verdictFailure)
+		c.make(4, healthBad)
 		c.wantState(BreakerOpen)
 
 		c.waitOpen()
 		probe := c.start()
-		probe.done(verdictNeutral, time.Now())
-		probe.done(verdictSuccess, time.Now())
+		probe.done(healthNone, time.Now())
+		probe.done(healthGood, time.Now())
 		c.wantState(BreakerHalfOpen)
 		next := c.start()
-		probe.done(verdictSuccess, time.Now())
+		probe.done(healthGood, time.Now())
 		c.wantState(BreakerHalfOpen)
-		next.done(verdictSuccess, time.Now())
+		next.done(healthGood, time.Now())
 		c.wantState(BreakerClosed)
 	})
 	var none ticket
-	none.done(verdictFailure, time.Now()) // does nothing
+	none.done(healthBad, time.Now()) // does nothing
 	if _, ok := none.probe(); ok {
 		t.Error("the zero ticket is a probe")
 	}
@@ -472,28 +472,28 @@ func TestAnUnrepeatableRequestIsTheProbeOnlyIfNoBetterOneComes(t *testing.T) {
 		if left := time.Until(until); left != period {
 			t.Errorf("refused for %v more, want for one more open period of %v", left, period)
 		}
-		c.make(1, verdictFailure) // a better one has come
+		c.make(1, healthBad) // a better one has come
 		c.waitOpen()
 		probe := c.start()
-		probe.done(verdictNeutral, time.Now()) // another, which says nothing
+		probe.done(healthNone, time.Now()) // another, which says nothing
 		post.refused()
 		time.Sleep(time.Until(post.refused().Until) - 1)
 		post.refused()
 		time.Sleep(1)
-		post.make(1, verdictSuccess)
+		post.make(1, healthGood)
 		c.wantState(BreakerClosed)
-		post.make(1, verdictSuccess) // nothing is held against it
+		post.make(1, healthGood) // nothing is held against it
 	})
 }
 
 func TestHostsAreJudgedApart(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
-		c.make(5, verdictFailure)
+		c.make(5, healthBad)
 		c.refused()
 		for _, k := range []hostKey{{"http", c.k.host}, {"https", c.k.host + ":8443"}, {"https", "other.example.com"}} {
 			other := callerOf(t, c.b)
 			other.k = k
-			other.make(10, verdictSuccess)
+			other.make(10, healthGood)
 		}
 	})
 }
@@ -501,7 +501,7 @@ func TestHostsAreJudgedApart(t *testing.T) {
 func TestTransportsWithUnequalTimeoutsCanShareABreaker(t *testing.T) {
 	breakerTest(t, &Breaker{Failures: 1000}, func(t *testing.T, c *breakerCaller) {
 		c.attemptTimeout = time.Second
-		c.make(9, verdictSuccess)
+		c.make(9, healthGood)
 		patient := callerOf(t, c.b)
 		patient.attemptTimeout = 10 * time.Minute // its window is 20 minutes
 		var hung []*ticket
@@ -510,7 +510,7 @@ func TestTransportsWithUnequalTimeoutsCanShareABreaker(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		for _, tk := range hung {
-			tk.done(verdictFailure, time.Now())
+			tk.done(healthBad, time.Now())
 		}
 		c.wantState(BreakerOpen)
 	})
@@ -534,12 +534,12 @@ func TestOnStateChangeMayUseTheBreaker(t *testing.T) {
 				// Change it again from here: told afterwards, not in between.
 				other := callerOf(t, c.b)
 				other.k.host = "other.example.com"
-				other.make(5, verdictFailure)
+				other.make(5, healthBad)
 				changes = append(changes, "end of the first")
 			}
 		}
 		c.trip()
-		c.make(1, verdictSuccess)
+		c.make(1, healthGood)
 		want := []string{
 			"https://api.example.com closed to open",
 			"end of the first",
@@ -575,7 +575,7 @@ func TestOnStateChangeIsCalledInOrderWhoeverCausesTheChange(t *testing.T) {
 					mine.k = nth(r.IntN(4))
 					if tk, err := mine.ask(); err == nil {
 						time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
-						tk.done(verdict(r.IntN(3)), time.Now())
+						tk.done(health(r.IntN(3)), time.Now())
 					} else {
 						time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
 					}
@@ -606,7 +606,7 @@ func TestAPanicInOnStateChangeDoesNoHarm(t *testing.T) {
 			}()
 			f()
 		}
-		mayPanic(func() { c.make(5, verdictFailure) })
+		mayPanic(func() { c.make(5, healthBad) })
 		c.wantState(BreakerOpen)
 		c.waitOpen()
 		mayPanic(func() { c.ask() })
@@ -616,7 +616,7 @@ func TestAPanicInOnStateChangeDoesNoHarm(t *testing.T) {
 		c.wantState(BreakerOpen)
 		c.b.OnStateChange = func(string, BreakerState, BreakerState) { told++ }
 		c.waitOpen()
-		c.make(1, verdictSuccess)
+		c.make(1, healthGood)
 		if told != 5 {
 			t.Errorf("%d changes were told, want 5", told)
 		}
@@ -626,7 +626,7 @@ func TestAPanicInOnStateChangeDoesNoHarm(t *testing.T) {
 func TestAnOpenErrorSaysWhichHostAndUntilWhen(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
 		c.k.host = "api.example.com:8443"
-		c.make(5, verdictFailure)
+		c.make(5, healthBad)
 		open := c.refused()
 		if !errors.Is(fmt.Errorf("wrapped: %w", open), ErrOpen) {
 			t.Error("is not ErrOpen")
@@ -686,7 +686,7 @@ func TestLookingChangesNothing(t *testing.T) {
 func TestADisabledBreakerRefusesNothing(t *testing.T) {
 	b := &Breaker{Disabled: true, Failures: -1}
 	c := callerOf(t, b)
-	c.make(1000, verdictFailure)
+	c.make(1000, healthBad)
 	if n := len(b.Status()); n != 0 {
 		t.Errorf("%d hosts are remembered, want none", n)
 	}
@@ -724,19 +724,19 @@ func TestExtremeTimesDoNotOverflow(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
 		c.attemptTimeout = math.MaxInt64
 		c.trip()
-		c.make(1, verdictSuccess)
+		c.make(1, healthGood)
 		c.wantState(BreakerClosed)
 	})
 	breakerTest(t, &Breaker{Window: math.MaxInt64}, func(t *testing.T, c *breakerCaller) {
 		c.trip()
-		c.make(1, verdictSuccess)
+		c.make(1, healthGood)
 		c.wantState(BreakerClosed)
 	})
 }
 
 func TestAnOpenBreakerIsNotForgotten(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
-		c.make(5, verdictFailure)
+		c.make(5, healthBad)
 		idle := callerOf(t, c.b)
 		idle.k.host = "idle.example.com"
 		inFlight := idle.start()
@@ -744,7 +744,7 @@ func TestAnOpenBreakerIsNotForgotten(t *testing.T) {
 			for i := range 10_000 {
 				other := callerOf(t, c.b)
 				other.k = nth(i)
-				other.make(1, verdictSuccess)
+				other.make(1, healthGood)
 			}
 		}
 		crowd()
@@ -753,7 +753,7 @@ func TestAnOpenBreakerIsNotForgotten(t *testing.T) {
 		probe := c.start()
 		crowd()
 		c.refused()
-		probe.done(verdictSuccess, time.Now())
+		probe.done(healthGood, time.Now())
 		c.wantState(BreakerClosed)
 		crowd()
 		if c.b.hosts.find(c.k) != nil || c.b.hosts.find(idle.k) != nil {
@@ -765,8 +765,8 @@ func TestAnOpenBreakerIsNotForgotten(t *testing.T) {
 		// What was in flight when its host was forgotten says nothing now.
 		told := 0
 		c.b.OnStateChange = func(string, BreakerState, BreakerState) { told++ }
-		inFlight.done(verdictFailure, time.Now())
-		idle.make(4, verdictFailure)
+		inFlight.done(healthBad, time.Now())
+		idle.make(4, healthBad)
 		idle.wantState(BreakerClosed)
 		if told != 0 {
 			t.Errorf("%d changes were told", told)
@@ -811,7 +811,7 @@ func TestABreakerAlwaysRecoversAndNeverSendsTwoProbes(t *testing.T) {
 							out = time.Time{}
 							mu.Unlock()
 						}
-						tk.done(verdict(r.IntN(3)), time.Now())
+						tk.done(health(r.IntN(3)), time.Now())
 					}
 				})
 			}
@@ -822,7 +822,7 @@ func TestABreakerAlwaysRecoversAndNeverSendsTwoProbes(t *testing.T) {
 					t.Fatalf("seed %d: still %v", seed, c.state())
 				}
 				if tk, err := c.ask(); err == nil {
-					tk.done(verdictSuccess, time.Now())
+					tk.done(healthGood, time.Now())
 				}
 				time.Sleep(time.Second)
 			}
@@ -832,10 +832,10 @@ func TestABreakerAlwaysRecoversAndNeverSendsTwoProbes(t *testing.T) {
 
 func TestABreakerAllocatesOnlyForGobreaker(t *testing.T) {
 	c := callerOf(t, &Breaker{})
-	c.make(1, verdictSuccess)
+	c.make(1, healthGood)
 	if n := testing.AllocsPerRun(100, func() {
 		tk, _ := c.ask()
-		tk.done(verdictSuccess, time.Now())
+		tk.done(healthGood, time.Now())
 	}); n > 1 {
 		t.Errorf("got %v allocations, want one", n)
 	}
@@ -858,7 +858,7 @@ func BenchmarkBreaker(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					tk.done(verdictSuccess, time.Now())
+					tk.done(healthGood, time.Now())
 				}
 			})
 		})

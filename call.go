@@ -183,10 +183,10 @@ func (c *call) attempt(a *attempt) {
 	}
 	// Whatever happens from here, the breaker is told once: a probe whose
 	// result never arrives would keep the host shut.
-	verdict := verdictNeutral
+	seen := healthNone
 	defer func() {
-		ticket.done(verdict, time.Now())
-		if verdict == verdictSuccess {
+		ticket.done(seen, time.Now())
+		if seen == healthGood {
 			c.t.budget.earn(c.host, time.Now())
 		}
 	}()
@@ -203,7 +203,7 @@ func (c *call) attempt(a *attempt) {
 	start := time.Now()
 	a.startTimer(timeout, c.hasBody(), start)
 	c.paid = false
-	verdict = verdictFailure // stands if Base panics
+	seen = healthBad // stands if Base panics
 	defer func() {
 		if c.resp == nil {
 			a.end()
@@ -264,7 +264,7 @@ func (c *call) attempt(a *attempt) {
 	if resp != nil {
 		c.wrap(a, resp, r)
 	}
-	verdict = c.verdict(try)
+	seen = c.health(try)
 	if len(c.tries) == 0 {
 		c.certainty = try.Certainty
 	} else {
@@ -556,33 +556,33 @@ func (c *call) answered(resp *http.Response) {
 	}
 }
 
-// verdict says what an attempt tells the breaker of its host.
-func (c *call) verdict(try Attempt) verdict {
+// health says what an attempt tells the breaker of its host.
+func (c *call) health(try Attempt) health {
 	switch {
 	case c.bodyErr != nil:
-		return verdictNeutral // the caller's own body failed
+		return healthNone // the caller's own body failed
 	case try.Err == nil:
 		switch {
 		case try.Status == http.StatusTooManyRequests:
-			return verdictNeutral
+			return healthNone
 		case try.Status >= 500 && try.Status != http.StatusNotImplemented:
-			return verdictFailure
+			return healthBad
 		}
-		return verdictSuccess
+		return healthGood
 	case try.Err == errAttemptTimeout:
-		return verdictFailure
+		return healthBad
 	}
 	switch ctxErr := c.req.Context().Err(); {
 	case ctxErr == nil && c.cancelled():
-		return verdictNeutral
+		return healthNone
 	case ctxErr == nil && c.final && !badCertificate(try.Err):
-		return verdictNeutral // no such name, or a header that cannot be sent
+		return healthNone // no such name, or a header that cannot be sent
 	case ctxErr == nil:
-		return verdictFailure
+		return healthBad
 	case errors.Is(ctxErr, context.DeadlineExceeded) && try.Duration >= time.Second:
-		return verdictFailure // the host had time enough
+		return healthBad // the host had time enough
 	}
-	return verdictNeutral
+	return healthNone
 }
 
 // cancelled reports whether the caller closed the deprecated Request.Cancel.
