@@ -1,0 +1,16 @@
+module github.com/oncehttp/oncehttp/examples
+
+go 1.26.0
+
+require (
+	github.com/hashicorp/go-retryablehttp v0.7.8
+	github.com/oncehttp/oncehttp v0.0.0
+)
+
+require (
+	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
+	github.com/sony/gobreaker/v2 v2.4.0 // indirect
+	golang.org/x/time v0.14.0 // indirect
+)
+
+replace github.com/oncehttp/oncehttp => ..
