@@ -31,6 +31,9 @@ type upload struct {
 }
 
 func (u *upload) Read(p []byte) (int, error) {
+	if u.closed.Load() {
+		return 0, errBodyClosed // HTTP/2 may still ask after it closed the body
+	}
 	n, err := u.src.Read(p)
 	u.count += int64(n)
 	if n > 0 || err == io.EOF {

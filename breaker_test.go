@@ -229,7 +229,7 @@ func TestABreakerIsOpenForTenSecondsMoreOrLess(t *testing.T) {
 				if tt.openFor > 1 {
 					c.refused()
 				}
-				time.Sleep(2)
+				time.Sleep(2 * time.Nanosecond)
 				c.make(1, healthGood)
 			}
 			lo, hi := slices.Min(seen), slices.Max(seen)
@@ -338,7 +338,7 @@ func TestAProbeThatNeverReportsDoesNotWedgeTheBreaker(t *testing.T) {
 					time.Sleep(time.Minute - 1)
 					c.refused()
 					c.wantState(BreakerHalfOpen)
-					time.Sleep(1)
+					time.Sleep(1 * time.Nanosecond)
 					// It counts as failed now: one more open period.
 					if left := time.Until(c.refused().Until); left < 8*time.Second || left > 12*time.Second {
 						t.Errorf("after its limit: open for %v, want 8s to 12s", left)
@@ -479,7 +479,7 @@ func TestAnUnrepeatableRequestIsTheProbeOnlyIfNoBetterOneComes(t *testing.T) {
 		post.refused()
 		time.Sleep(time.Until(post.refused().Until) - 1)
 		post.refused()
-		time.Sleep(1)
+		time.Sleep(1 * time.Nanosecond)
 		post.make(1, healthGood)
 		c.wantState(BreakerClosed)
 		post.make(1, healthGood) // nothing is held against it

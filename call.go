@@ -334,7 +334,8 @@ func (c *call) sleep(d time.Duration) error {
 		return nil
 	case <-c.req.Context().Done():
 		return c.req.Context().Err()
-	case <-c.req.Cancel: //nolint:staticcheck // callers still use it
+	//lint:ignore SA1019 callers still use it
+	case <-c.req.Cancel:
 		return context.Canceled
 	}
 }
@@ -588,7 +589,8 @@ func (c *call) health(try Attempt) health {
 // cancelled reports whether the caller closed the deprecated Request.Cancel.
 func (c *call) cancelled() bool {
 	select {
-	case <-c.req.Cancel: //nolint:staticcheck // callers still use it
+	//lint:ignore SA1019 callers still use it
+	case <-c.req.Cancel:
 		return true
 	default:
 		return false
@@ -739,7 +741,8 @@ func (c *call) warn() {
 // the call's own.
 func (c *call) repeat() {
 	ctx := c.req.Context()
-	if cancel := c.req.Cancel; cancel != nil { //nolint:staticcheck // callers still use it
+	//lint:ignore SA1019 callers still use it
+	if cancel := c.req.Cancel; cancel != nil {
 		var stop context.CancelFunc
 		ctx, stop = context.WithCancel(ctx)
 		defer stop()
