@@ -76,6 +76,7 @@ func TestFingerprint(t *testing.T) {
 		{"parameters in another order", true, asked{contentType: "text/plain; charset=utf-8; format=flowed", body: "1"}, asked{contentType: "text/plain; format=flowed; charset=utf-8", body: "1"}},
 		{"another value of another parameter", false, asked{contentType: js + "; version=1", body: "1"}, asked{contentType: js + "; version=2", body: "1"}},
 		{"a boundary means nothing outside of multipart and so counts", false, asked{contentType: js + "; boundary=1", body: "1"}, asked{contentType: js + "; boundary=2", body: "1"}},
+		{"a parameter in the extended form that no one can decode", false, asked{contentType: "text/plain; a*=x", body: "1"}, asked{contentType: "text/plain; a*=y", body: "1"}},
 		{"a media type that no one can parse", false, asked{contentType: "text/plain; charset", body: "1"}, asked{contentType: "text/plain; charset=", body: "1"}},
 		{"a media type that no one can parse, again", true, asked{contentType: "text/plain; charset", body: "1"}, asked{contentType: "text/plain; charset", body: "1"}},
 

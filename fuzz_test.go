@@ -56,6 +56,7 @@ func FuzzFingerprint(f *testing.F) {
 	f.Add("", "multipart/mixed; boundary=x", "", []byte(form("x", "Content-Type: multipart/mixed; boundary=y\r\n\r\n"+form("y", "\r\n1"))))
 	f.Add("", "text/plain; charset", "", []byte("text"))
 	f.Add("", "application/json", "", []byte(`{"a":1,"a":2}`))
+	f.Add("", "text/plain; a*=x", "", []byte("text"))
 	f.Fuzz(func(t *testing.T, query, contentType, contentEncoding string, body []byte) {
 		of := func(query, contentType string, body []byte) [32]byte {
 			return fingerprint("api.example", query, contentType, contentEncoding, "", body)
