@@ -351,13 +351,10 @@ func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error)
 		ctx, a.cancel = context.WithCancel(ctx)
 	}
 	r := c.req.WithContext(ctx)
-	field := c.t.keyField()
-	if c.t.Prepare != nil || c.changesHeader(r.Header[field]) {
+	if c.t.Prepare != nil || c.key.changesHeader() {
 		r.Header = r.Header.Clone()
-		if c.key.value != "" {
-			r.Header[field] = c.keyValue[:1:1]
-		} else if c.key.strip {
-			delete(r.Header, field)
+		if c.key.changesHeader() {
+			c.key.put(r.Header, c.t.keyField(), c.keyValue[:1:1])
 		}
 	}
 	if c.hasBody() {

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"net/http"
+	"strings"
 )
 
 // A requestKey is the key of one request, and what follows from it for repeats.
@@ -18,6 +20,7 @@ type requestKey struct {
 	declared  bool   // a nil entry in the header: idempotent, says the caller
 	unhonored bool   // repeated without protection: RetryUnhonored
 	strip     bool   // the header field must not be sent
+	asIs      bool   // it stands in the header as the caller wants it
 	once      bool   // the body could not be compared: one attempt
 	body      []byte // the body, if it had to be read to be compared
 }
@@ -40,7 +43,7 @@ func (c *call) chooseKey() error {
 	}
 	away := from != nil && from.URL != nil && hostKeyOf(from.URL) != c.host
 	if isSafe(req.Method) {
-		k.strip = present && from != nil && (away || !isSafe(from.Method))
+		k.strip = from != nil && (away || !isSafe(from.Method))
 		return nil
 	}
 	if present && len(sent) == 0 {
@@ -51,12 +54,9 @@ func (c *call) chooseKey() error {
 	if err := source.err(); err != nil {
 		return err
 	}
-	var own string // the header's key
-	if present {
-		var err error
-		if own, err = parseKeyField(req.Header, field); err != nil {
-			return err
-		}
+	own, err := parseKeyField(req.Header, field) // the header's key, however its name is spelled
+	if present = err == nil; err != nil && !errors.Is(err, ErrNoKey) {
+		return err
 	}
 	if c.t.Honors != nil && !c.t.Honors(req) {
 		k.strip, k.unhonored = present, c.t.RetryUnhonored
@@ -70,13 +70,13 @@ func (c *call) chooseKey() error {
 	case isExplicit:
 		k.value, k.supplied = explicit, true
 	case source.isAction():
-		var err error
 		if k.value, err = c.actionKey(source); err != nil {
 			return err
 		}
 		k.supplied = true
 	case present:
 		k.value, k.supplied = own, true
+		k.asIs = !away
 	default:
 		k.value, k.minted = NewKey(), true
 	}
@@ -91,12 +91,19 @@ func (c *call) chooseKey() error {
 	return nil
 }
 
-// changes reports whether the header must differ from the caller's.
-func (c *call) changesHeader(sent []string) bool {
-	if c.key.value != "" {
-		return len(sent) != 1 || sent[0] != c.keyValue[0]
+// changesHeader reports whether the header must differ from the caller's.
+func (k *requestKey) changesHeader() bool { return k.value != "" && !k.asIs || k.strip }
+
+// put makes h carry value, or nothing, and no other spelling of the field.
+func (k *requestKey) put(h http.Header, field string, value []string) {
+	for name := range h {
+		if len(name) == len(field) && strings.EqualFold(name, field) {
+			delete(h, name)
+		}
 	}
-	return c.key.strip
+	if k.value != "" {
+		h[field] = value
+	}
 }
 
 // actionKey derives the request's key from its action, and has the action
