@@ -64,6 +64,7 @@ func TestRetryAfterReadsEveryFormAndNothingElse(t *testing.T) {
 		{"a fraction at the edge saturates", hs{ra: {"9223372036.9"}}, most},
 		{"a fraction that still fits is kept", hs{ra: {"9223372036.854775806"}}, most - 1},
 		{"a fraction that fits but for its rounding saturates", hs{ra: {"9223372036.8547758069"}}, most},
+		{"or but for a digit that no Duration has", hs{ra: {"9223372036.8547758071"}}, most},
 		{"a fraction of zeros at the edge fits", hs{ra: {"9223372036.00"}}, 9223372036 * time.Second},
 		{"2⁶³ saturates", hs{ra: {"9223372036854775808"}}, most},
 		{"2⁶⁴+1 saturates and does not wrap to one", hs{ra: {"18446744073709551617"}}, most},
@@ -142,7 +143,7 @@ func TestRetryAfterReadsEveryFormAndNothingElse(t *testing.T) {
 
 func TestRetryAfterReadsTwoDigitYearsInAnyCentury(t *testing.T) {
 	for _, tt := range []struct {
-		now  int
+		now  int // in the middle of it
 		yy   string
 		want int
 	}{
@@ -156,6 +157,14 @@ func TestRetryAfterReadsTwoDigitYearsInAnyCentury(t *testing.T) {
 		if !ok || got.Year() != tt.want {
 			t.Errorf("%s read in %d: got %v, %v; want the year %d", tt.yy, tt.now, got, ok, tt.want)
 		}
+	}
+}
+
+func TestTwoDigitYearsDoNotDependOnTheZoneOfTheClock(t *testing.T) {
+	now := time.Date(2050, time.January, 1, 1, 0, 0, 0, time.UTC).In(time.FixedZone("west", -5*3600)) // 2049 there
+	got, ok := parseDate("Friday, 01-Jan-00 00:30:00 GMT", now)
+	if want := time.Date(2100, time.January, 1, 0, 30, 0, 0, time.UTC); !ok || !got.Equal(want) {
+		t.Errorf("got %v, %v; want %v", got, ok, want)
 	}
 }
 
