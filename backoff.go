@@ -29,8 +29,8 @@ func fullJitter(base, limit time.Duration, n int, r func(int64) int64) time.Dura
 	}
 	n = max(n, 0)
 	top := limit
-	// Compare before shifting: base<<n overflows long before n reaches 63.
-	if n < 63 && base <= limit>>n {
+	// Shift the limit right, not base left, which would overflow.
+	if base <= limit>>n {
 		top = base << n
 	}
 	return time.Duration(r(int64(top)))

@@ -102,6 +102,32 @@ func TestPausesNeverOverflowAndNeverPanic(t *testing.T) {
 	}
 }
 
+func TestThePausesBoundIsExact(t *testing.T) {
+	for _, tt := range []struct {
+		base, limit time.Duration
+		n           int
+		top         time.Duration
+	}{
+		{1, 3, 0, 1},
+		{1, 3, 1, 2},
+		{1, 3, 2, 3},
+		{3, 7, 1, 6},
+		{3, 6, 1, 6},
+		{3, 5, 1, 5},
+		{5, 3, 0, 3},
+		{1, 1 << 62, 62, 1 << 62},
+		{1, 1 << 62, 63, 1 << 62},
+		{1, math.MaxInt64, 62, 1 << 62},
+		{1, math.MaxInt64, 63, math.MaxInt64},
+		{1, math.MaxInt64, 64, math.MaxInt64},
+		{2, math.MaxInt64, -1, 2},
+	} {
+		if got := fullJitter(tt.base, tt.limit, tt.n, highest) + 1; got != tt.top {
+			t.Errorf("base %d, limit %d, n %d: below %d, want below %d", tt.base, tt.limit, tt.n, got, tt.top)
+		}
+	}
+}
+
 func TestAServersWaitIsNeverCutShort(t *testing.T) {
 	for _, tt := range []struct {
 		wait, most time.Duration
