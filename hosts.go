@@ -20,10 +20,10 @@ type hostKey struct {
 func hostKeyOf(u *url.URL) hostKey {
 	k := hostKey{strings.ToLower(u.Scheme), strings.ToLower(u.Host)}
 	i := strings.LastIndexByte(k.host, ':')
-	if i < 0 || i < strings.LastIndexByte(k.host, ']') {
-		return k // no port; the colons of [::1] are not one
+	if i < 0 {
+		return k
 	}
-	switch port := k.host[i+1:]; {
+	switch port := k.host[i+1:]; { // of [::1] it is "1]", which is none of these
 	case port == "", // RFC 3986, section 3.2.3: the same as none
 		port == "443" && k.scheme == "https",
 		port == "80" && k.scheme == "http":

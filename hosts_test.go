@@ -3,6 +3,7 @@ package oncehttp
 import (
 	"fmt"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,17 +71,19 @@ func nth(i int) hostKey { return hostKey{"https", fmt.Sprintf("h%d.example", i)}
 
 func TestAHostMapGivesOneEntryToAHost(t *testing.T) {
 	var m guests
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range 500 {
-				m.get(nth(i), time.Time{}).n.Add(1)
-			}
-		})
-	}
-	wg.Wait()
 	for i := range 500 {
-		if got := m.get(nth(i), time.Time{}).n.Load(); got != 8 {
+		var wg sync.WaitGroup
+		k := nth(i)
+		m.mu.Lock() // so that all of them look for it before any has made it
+		for range 8 {
+			wg.Go(func() { m.get(k, time.Time{}).n.Add(1) })
+		}
+		for range 20 {
+			runtime.Gosched()
+		}
+		m.mu.Unlock()
+		wg.Wait()
+		if got := m.get(k, time.Time{}).n.Load(); got != 8 {
 			t.Fatalf("host %d has been seen %d times by its entry, want 8", i, got)
 		}
 	}
