@@ -104,10 +104,7 @@ type bucket struct {
 	tokens int64 // in billionths of a token
 	limit  int64 // the most it can hold; 0: not yet in use
 
-	// trickle makes the tokens that come with time. What it has made counts
-	// toward limit, so that bucket and trickle never hold more together.
-	trickle *rate.Limiter
-	last    time.Time // the latest time that trickle was told
+	trickle *rate.Limiter // makes the tokens that come with time; empty after each settle
 }
 
 func (t *bucket) pay(b *Budget, now time.Time) (paid, here bool) {
@@ -117,7 +114,7 @@ func (t *bucket) pay(b *Budget, now time.Time) (paid, here bool) {
 		return false, false
 	}
 	if t.limit == 0 {
-		t.start(b, now)
+		t.start(b)
 	}
 	t.settle(now)
 	if t.tokens < wholeToken {
@@ -127,34 +124,25 @@ func (t *bucket) pay(b *Budget, now time.Time) (paid, here bool) {
 	return true, true
 }
 
-func (t *bucket) start(b *Budget, now time.Time) {
+func (t *bucket) start(b *Budget) {
 	size := orDefault(b.Tokens, 10)
 	t.limit = int64(size * wholeToken)
 	t.tokens = t.limit
 	t.trickle = rate.NewLimiter(rate.Limit(orDefault(b.Rate, 0.2)), int(math.Ceil(size)))
-	t.drain(now)
 }
 
-// settle moves what has trickled in into the bucket, as far as it fits: what
-// would wait beside a full one would be too much later. t.mu is held.
+// settle moves what has trickled in into the bucket, fraction and all: half a
+// token there would be of no use to a half here, and what waited beside a full
+// bucket would be too much later. So the limiter, which hands out whole tokens
+// only, is emptied by closing it for a moment. t.mu is held.
 func (t *bucket) settle(now time.Time) {
-	if now.Before(t.last) {
-		now = t.last // the limiter would count the time in between twice
-	}
-	t.last = now
 	made := int64(t.trickle.TokensAt(now) * wholeToken)
-	t.tokens += min(made, t.limit-t.tokens)
-	if made > 0 || t.tokens == t.limit {
-		t.drain(now)
+	t.tokens = min(t.tokens+made, t.limit)
+	if made > 0 { // only then: a now from before the last time would turn its clock back
+		burst := t.trickle.Burst()
+		t.trickle.SetBurstAt(now, 0)
+		t.trickle.SetBurstAt(now, burst)
 	}
-}
-
-// drain empties the trickle. AllowN would take whole tokens only, and half of one
-// here would be of no use to a half in the bucket. t.mu is held.
-func (t *bucket) drain(now time.Time) {
-	burst := t.trickle.Burst()
-	t.trickle.SetBurstAt(now, 0)
-	t.trickle.SetBurstAt(now, burst)
 }
 
 func (t *bucket) add(n int64, now time.Time) {
@@ -163,7 +151,7 @@ func (t *bucket) add(n int64, now time.Time) {
 	if t.limit == 0 || t.tokens == t.limit {
 		return
 	}
-	t.tokens += min(n, t.limit-t.tokens)
+	t.tokens += n
 	t.settle(now)
 }
 

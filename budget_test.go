@@ -91,6 +91,31 @@ func TestAFullBudgetSavesNothingUp(t *testing.T) {
 	}
 }
 
+func TestAStaleClockNeverFillsABudget(t *testing.T) {
+	var b Budget
+	now := time.Now()
+	b.pay(budgetHost, now)
+	b.refund(budgetHost, now)
+	paid := 0
+	if b.pay(budgetHost, now.Add(-time.Hour)) {
+		paid++
+	}
+	if paid += spend(&b, budgetHost, now); paid != 10 {
+		t.Errorf("got %d retries, want 10", paid)
+	}
+}
+
+func TestABucketThatIsForgottenPaysNothing(t *testing.T) {
+	var b Budget
+	old := b.hosts.get(budgetHost, time.Now())
+	if !old.leave(time.Now(), false) {
+		t.Error("a bucket that was never used stays")
+	}
+	if paid, here := old.pay(&b, time.Now()); paid || here {
+		t.Errorf("got %v, %v; want to be sent to the next bucket", paid, here)
+	}
+}
+
 func TestADisabledBudgetNeverSaysNo(t *testing.T) {
 	b := Budget{Disabled: true}
 	for range 1000 {
