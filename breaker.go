@@ -411,7 +411,6 @@ func (h *hostBreaker) fresh(b *Breaker, k hostKey, window time.Duration) {
 func (h *hostBreaker) change(b *Breaker, k hostKey, from, to BreakerState, openFor time.Duration) {
 	h.state = to
 	h.generation++
-	h.inRow = 0
 	h.probing, h.probeDone = false, nil
 	switch to {
 	case BreakerOpen:

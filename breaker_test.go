@@ -171,6 +171,8 @@ func TestOutcomesLeaveTheWindow(t *testing.T) {
 		c.wantState(BreakerOpen)
 	})
 	breakerTest(t, &Breaker{Failures: 1000}, func(t *testing.T, c *breakerCaller) {
+		c.make(1, healthNone) // time is cut in tenths from here
+		time.Sleep(11 * time.Second)
 		c.make(9, healthBad)
 		time.Sleep(119 * time.Second)
 		c.make(1, healthBad)
@@ -623,6 +625,42 @@ func TestAPanicInOnStateChangeDoesNoHarm(t *testing.T) {
 	})
 }
 
+func TestAPanicInOnStateChangeLosesNoOtherChange(t *testing.T) {
+	breakerTest(t, &Breaker{Failures: 1}, func(t *testing.T, c *breakerCaller) {
+		var told []string
+		c.b.OnStateChange = func(host string, _, to BreakerState) {
+			if told = append(told, fmt.Sprint(host, " ", to)); len(told) == 1 {
+				other := callerOf(t, c.b)
+				other.k.host = "other.example.com"
+				other.make(1, healthBad)
+				panic("in the callback")
+			}
+		}
+		func() {
+			defer func() { recover() }()
+			c.make(1, healthBad)
+		}()
+		c.waitOpen()
+		c.start()
+		want := []string{"https://api.example.com open", "https://other.example.com open", "https://api.example.com half-open"}
+		if !slices.Equal(told, want) {
+			t.Errorf("got %q, want %q", told, want)
+		}
+	})
+}
+
+func TestAHostBreakerThatIsForgottenAdmitsNothing(t *testing.T) {
+	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
+		old := c.b.hosts.get(c.k, time.Now())
+		if !old.leave(time.Now(), false) {
+			t.Error("a breaker that was never used stays")
+		}
+		if a := old.allow(c.b, c.k, time.Minute, true, time.Now()); !a.gone || a.ticket.h != nil {
+			t.Errorf("got %+v, want to be sent to the next breaker", a)
+		}
+	})
+}
+
 func TestAnOpenErrorSaysWhichHostAndUntilWhen(t *testing.T) {
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
 		c.k.host = "api.example.com:8443"
@@ -721,6 +759,19 @@ func TestABreakerNamesTheFieldThatMakesNoSense(t *testing.T) {
 }
 
 func TestExtremeTimesDoNotOverflow(t *testing.T) {
+	for _, tt := range []struct{ window, attemptTimeout, want time.Duration }{
+		{0, -1, time.Minute},
+		{0, 30 * time.Second, time.Minute},
+		{0, 31 * time.Second, 62 * time.Second},
+		{0, math.MaxInt64, longest - 1},
+		{time.Hour, time.Minute, time.Hour},
+		{math.MaxInt64, time.Minute, longest},
+	} {
+		b := Breaker{Window: tt.window}
+		if got := b.windowFor(tt.attemptTimeout); got != tt.want {
+			t.Errorf("Window %v, AttemptTimeout %v: got %v, want %v", tt.window, tt.attemptTimeout, got, tt.want)
+		}
+	}
 	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
 		c.attemptTimeout = math.MaxInt64
 		c.trip()
@@ -739,7 +790,10 @@ func TestAnOpenBreakerIsNotForgotten(t *testing.T) {
 		c.make(5, healthBad)
 		idle := callerOf(t, c.b)
 		idle.k.host = "idle.example.com"
-		inFlight := idle.start()
+		var inFlight []*ticket
+		for range 5 {
+			inFlight = append(inFlight, idle.start())
+		}
 		crowd := func() {
 			for i := range 10_000 {
 				other := callerOf(t, c.b)
@@ -751,6 +805,7 @@ func TestAnOpenBreakerIsNotForgotten(t *testing.T) {
 		c.refused()
 		c.waitOpen()
 		probe := c.start()
+		time.Sleep(30 * time.Second)
 		crowd()
 		c.refused()
 		probe.done(healthGood, time.Now())
@@ -765,7 +820,9 @@ func TestAnOpenBreakerIsNotForgotten(t *testing.T) {
 		// What was in flight when its host was forgotten says nothing now.
 		told := 0
 		c.b.OnStateChange = func(string, BreakerState, BreakerState) { told++ }
-		inFlight.done(healthBad, time.Now())
+		for _, tk := range inFlight {
+			tk.done(healthBad, time.Now())
+		}
 		idle.make(4, healthBad)
 		idle.wantState(BreakerClosed)
 		if told != 0 {
