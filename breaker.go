@@ -173,7 +173,7 @@ const (
 	healthNone // says nothing about the host
 )
 
-// How healths look to a gobreaker.
+// How they look to a gobreaker.
 var (
 	errFailure = errors.New("failure")
 	errNeutral = errors.New("neutral")

@@ -165,7 +165,8 @@ func (c *call) refund() {
 // attempt makes one attempt and notes how it ended.
 func (c *call) attempt(a *attempt) {
 	c.again, c.resp, c.err, c.latest = false, nil, nil, a
-	if !c.admit() {
+	slot, taken, ok := c.admit()
+	if !ok {
 		return
 	}
 	timeout := c.t.AttemptTimeout
@@ -178,6 +179,7 @@ func (c *call) attempt(a *attempt) {
 		if open, ok := asType[*OpenError](err); ok {
 			until = open.Until
 		}
+		slot.cancel(taken)
 		c.refuse(err, until)
 		return
 	}
@@ -190,18 +192,20 @@ func (c *call) attempt(a *attempt) {
 			c.t.budget.earn(c.host, time.Now())
 		}
 	}()
-	if limit, ok := ticket.probe(); ok && (timeout <= 0 || timeout > limit) {
+	limit, probe := ticket.probe()
+	if probe && (timeout <= 0 || timeout > limit) {
 		timeout = limit
 	}
 
 	r, err := c.request(a, timeout)
 	if err != nil {
 		a.end()
+		slot.cancel(taken)
 		c.refuse(err, time.Time{})
 		return
 	}
 	start := time.Now()
-	a.startTimer(timeout, c.hasBody(), start)
+	a.startTimer(timeout, c.hasBody() && !probe, start)
 	c.paid = false
 	seen = healthBad // stands if Base panics
 	defer func() {
@@ -276,12 +280,13 @@ func (c *call) attempt(a *attempt) {
 	}
 }
 
-// admit waits for the host and the limiter, or refuses.
-func (c *call) admit() bool {
+// admit waits for the host and the limiter, or refuses. It returns the
+// limiter's slot, and when it was taken.
+func (c *call) admit() (slot reservation, taken time.Time, ok bool) {
 	ctx := c.req.Context()
 	if ctx.Err() != nil {
 		c.refuse(ctx.Err(), time.Time{})
-		return false
+		return slot, taken, false
 	}
 	for c.t.HoldHost {
 		now := time.Now()
@@ -292,32 +297,40 @@ func (c *call) admit() bool {
 		wait := serverPause(until.Sub(now), rand.Int64N)
 		if until.Sub(now) > or(c.t.MaxRetryAfter, defaultMaxRetryAfter) || c.tooLate(now.Add(wait)) {
 			c.refuse(ErrRetryAfter, until)
-			return false
+			return slot, taken, false
 		}
 		if err := c.sleep(wait); err != nil {
 			c.refuse(err, until)
-			return false
+			return slot, taken, false
 		}
 	}
-	if c.t.Limit > 0 {
-		now, within := time.Now(), time.Duration(math.MaxInt64)
-		if deadline, ok := ctx.Deadline(); ok {
-			within = deadline.Sub(now)
-		}
-		wait, slot, ok := c.state.reserve(c.t.Limit, c.t.Burst, now, within)
-		if !ok {
-			c.refuse(ErrLimit, now.Add(wait))
-			return false
-		}
-		if wait > 0 {
-			if err := c.sleep(wait); err != nil {
-				slot.cancel(time.Now())
-				c.refuse(err, time.Time{})
-				return false
-			}
-		}
+	if c.t.Limit == 0 {
+		return slot, taken, true
 	}
-	return true
+	taken = time.Now()
+	// Who would be refused anyway must not queue before those who would not.
+	if until, open := c.t.breaker.openUntil(c.host, taken); open {
+		c.refuse(&OpenError{Host: c.host.String(), Until: until}, until)
+		return slot, taken, false
+	}
+	within := time.Duration(math.MaxInt64)
+	if deadline, ok := ctx.Deadline(); ok {
+		within = deadline.Sub(taken)
+	}
+	wait, slot, ok := c.state.reserve(c.t.Limit, c.t.Burst, taken, within)
+	if !ok {
+		c.refuse(ErrLimit, taken.Add(wait))
+		return slot, taken, false
+	}
+	if wait > 0 {
+		if err := c.sleep(wait); err != nil {
+			slot.cancel(time.Now())
+			c.refuse(err, time.Time{})
+			return slot, taken, false
+		}
+		taken = time.Now()
+	}
+	return slot, taken, true
 }
 
 // tooLate reports whether at is not before the context's deadline.

@@ -273,3 +273,31 @@ func TestNestedTransportsDoNotMultiplyAttempts(t *testing.T) {
 		}
 	})
 }
+
+func TestRefusedRequestsDoNotQueueBeforeTheProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := script(500, 500, 500, 500, 500, 200)
+		tr := &oncehttp.Transport{Base: b, Attempts: 1, Limit: 1, Burst: 10}
+		send := func() error {
+			resp, err := tr.RoundTrip(newRequest(t, t.Context(), "GET", "http://a.example/", ""))
+			if err == nil {
+				resp.Body.Close()
+			}
+			return err
+		}
+		for range 5 {
+			send() // opens the breaker
+		}
+		for range 100 {
+			start := time.Now()
+			if err := send(); !errors.Is(err, oncehttp.ErrOpen) || time.Since(start) != 0 {
+				t.Fatalf("error = %v after %v, want ErrOpen at once", err, time.Since(start))
+			}
+		}
+		time.Sleep(13 * time.Second) // the breaker's 10s ± 20 %
+		start := time.Now()
+		if err := send(); err != nil || time.Since(start) != 0 {
+			t.Errorf("the probe: %v after %v, want it served at once", err, time.Since(start))
+		}
+	})
+}
