@@ -376,12 +376,7 @@ func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error)
 			return nil, err
 		}
 		r.Body = body
-		// With a GetBody and a key, net/http sends the request again on its
-		// own when a reused connection dies. Sends equal attempts without.
 		r.GetBody = nil
-		if c.getBody != nil && !netHTTPResends(r.Header) {
-			r.GetBody = a.up.again(c.getBody)
-		}
 	}
 	if c.t.Prepare != nil {
 		u := *r.URL
@@ -392,6 +387,11 @@ func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error)
 			}
 			return nil, &prepareError{err}
 		}
+	}
+	// With a GetBody and a key, net/http sends the request again on its own when
+	// a reused connection dies. Sends equal attempts without.
+	if r.Body == &a.up && c.getBody != nil && !netHTTPResends(r.Header) {
+		r.GetBody = a.up.again(c.getBody)
 	}
 	return r, nil
 }
