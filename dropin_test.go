@@ -135,12 +135,7 @@ func (w *wire) serve(h http.HandlerFunc) string {
 	w.servers++
 	if w.net != nil {
 		host := fmt.Sprintf("server%d.example", w.servers)
-		l := w.net.Listen(host + ":80")
-		srv := &http.Server{Handler: h, ErrorLog: quietLog, Protocols: new(http.Protocols)}
-		srv.Protocols.SetHTTP1(true)
-		srv.Protocols.SetUnencryptedHTTP2(true)
-		go srv.Serve(l)
-		w.Cleanup(func() { srv.Close() })
+		_, srv := w.net.serve(w, host, h)
 		w.stop = srv.Shutdown
 		return "http://" + host
 	}
@@ -190,16 +185,16 @@ func (w *wire) watch(srv *httptest.Server) {
 // serveRaw answers each connection with answer, after it has read a request.
 func (w *wire) serveRaw(answer func(conn net.Conn, r *http.Request, head string)) string {
 	var l net.Listener
+	var err error
 	w.servers++
 	addr := fmt.Sprintf("raw%d.example:80", w.servers)
 	if w.net != nil {
-		l = w.net.Listen(addr)
-	} else {
-		var err error
-		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			w.Fatal(err)
-		}
+		l, err = w.net.Listen(addr)
+	} else if l, err = net.Listen("tcp", "127.0.0.1:0"); err == nil {
 		addr = l.Addr().String()
+	}
+	if err != nil {
+		w.Fatal(err)
 	}
 	w.Cleanup(func() { l.Close() })
 	go func() {
