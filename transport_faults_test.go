@@ -436,7 +436,7 @@ func TestAServersWaitIsKeptWhateverItsForm(t *testing.T) {
 
 func TestClientsToldTheSameWaitDoNotComeBackTogether(t *testing.T) {
 	fault(t, func(n int32, w http.ResponseWriter, r *http.Request) {
-		if n <= 200 {
+		if n <= 100 {
 			w.Header().Set("Retry-After", "10")
 			w.WriteHeader(503)
 		}
@@ -445,7 +445,7 @@ func TestClientsToldTheSameWaitDoNotComeBackTogether(t *testing.T) {
 		var mu sync.Mutex
 		var least, most time.Duration
 		var calls sync.WaitGroup
-		for range 200 {
+		for range 100 {
 			calls.Go(func() {
 				tr := &oncehttp.Transport{Base: x.base, Logger: quiet()} // each its own client
 				resp, err := tr.RoundTrip(newRequest(t, t.Context(), "GET", "http://a.example/", ""))
