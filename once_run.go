@@ -74,9 +74,9 @@ type run struct {
 	stopped  bool        // no more heartbeat
 	beat     *time.Timer // nil within a transaction
 	beatTill time.Time
-	beatCall *callCtx // the renewal that is under way
-	failing  bool     // the last renewal failed
-	renewing sync.Mutex
+	beatCall *callCtx      // the renewal that is under way
+	beatDone chan struct{} // closed when it is over
+	failing  bool          // the last renewal failed
 
 	calls  [2]callCtx
 	ncalls int
@@ -133,15 +133,13 @@ func (r *run) heartbeat() {
 		return
 	}
 	call := &callCtx{Context: r.base, deadline: time.Now().Add(r.once.patience())}
-	r.beatCall = call
+	r.beatCall, r.beatDone = call, make(chan struct{})
 	r.mu.Unlock()
 
-	r.renewing.Lock()
 	err := r.once.renew(call, r.op, lease)
-	r.renewing.Unlock()
-	call.end(context.Canceled)
 
 	r.mu.Lock()
+	close(r.beatDone)
 	r.beatCall = nil
 	first := err != nil && !r.failing
 	r.failing = err != nil
@@ -191,20 +189,26 @@ func (r *run) finish() (lost bool) {
 	return r.lost
 }
 
-// stop ends the heartbeat, including a renewal that is under way: after a Renew
-// of zero it must not make the claim run again.
+// stop ends the heartbeat.
 func (r *run) stop() {
 	r.mu.Lock()
 	r.stopped = true
 	if r.beat != nil {
 		r.beat.Stop()
 	}
-	call := r.beatCall
+	call, done := r.beatCall, r.beatDone
 	r.mu.Unlock()
-	if call != nil {
-		call.end(context.Canceled)
-		r.renewing.Lock()
-		r.renewing.Unlock() //nolint:staticcheck // to have waited is the point
+	if call == nil {
+		return
+	}
+	// A renewal that is under way could make the claim run again after a Renew
+	// of zero, so it is waited for, if the store lets it end.
+	call.end(context.Canceled)
+	late := time.NewTimer(r.once.patience())
+	defer late.Stop()
+	select {
+	case <-done:
+	case <-late.C:
 	}
 }
 
