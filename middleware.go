@@ -117,7 +117,7 @@ type Middleware struct {
 	// Logger is told what an operator should know. Nil means slog.Default().
 	Logger *slog.Logger
 
-	made sync.Once
+	mu   sync.Mutex // for making once
 	once *Once
 }
 
@@ -158,7 +158,7 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("oncehttp: Middleware.Handler: next is nil")
 	}
-	m.made.Do(m.make)
+	m.make()
 	field := http.CanonicalHeaderKey(m.KeyHeader)
 	if field == "" {
 		field = Header
@@ -166,7 +166,13 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 	return &protected{m: m, field: field, next: next}
 }
 
+// make checks the fields and makes the Once that all handlers share.
 func (m *Middleware) make() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.once != nil {
+		return
+	}
 	once := &Once{
 		Store: m.Store, Lease: m.Lease, Keep: m.Keep, Wait: m.Wait, Timeout: m.Timeout,
 		Orphan: m.Orphan, Logger: m.Logger,
@@ -195,10 +201,13 @@ const tokenBytes = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 // until ctx ends. Call it at shutdown, after http.Server.Shutdown: what a process
 // still owes the store when it ends becomes an orphan.
 func (m *Middleware) Drain(ctx context.Context) error {
-	if m.once == nil {
+	m.mu.Lock()
+	once := m.once
+	m.mu.Unlock()
+	if once == nil {
 		return nil
 	}
-	return m.once.Drain(ctx)
+	return once.Drain(ctx)
 }
 
 func (m *Middleware) maxBody() int64 {
