@@ -268,7 +268,7 @@ type request struct {
 	method, origin, path, content string
 }
 
-var refunds = request{"POST", "https://api.example", "/refunds", "100 EUR"}
+var refundsURL = request{"POST", "https://api.example", "/refunds", "100 EUR"}
 
 func keyOf(ctx context.Context, r request) (string, error) {
 	return keySourceFrom(ctx).actionKey(r.method, r.origin, r.path, contentOf(r.content), true)
@@ -336,7 +336,7 @@ func TestAnInvalidKeyFailsAndIsNeverReplaced(t *testing.T) {
 			if key, ok := s.explicitKey(); key != tt.key || !ok {
 				t.Errorf("explicitKey() = %q, %t, want the key as given, so that nobody mints another", key, ok)
 			}
-			if key, err := keyOf(WithAction(ctx, "line 2"), refunds); !errors.Is(err, ErrBadKey) {
+			if key, err := keyOf(WithAction(ctx, "line 2"), refundsURL); !errors.Is(err, ErrBadKey) {
 				t.Errorf("an action under the key: %q, %v, want ErrBadKey", key, err)
 			}
 			if err := keySourceFrom(WithKey(ctx, "order-1")).err(); err != nil {
@@ -358,7 +358,7 @@ func TestAnActionNeedsAName(t *testing.T) {
 		if err := keySourceFrom(ctx).err(); !errors.Is(err, ErrBadAction) {
 			t.Errorf("%s: %v, want ErrBadAction", what, err)
 		}
-		if key, err := keyOf(ctx, refunds); key != "" || !errors.Is(err, ErrBadAction) {
+		if key, err := keyOf(ctx, refundsURL); key != "" || !errors.Is(err, ErrBadAction) {
 			t.Errorf("%s: actionKey = %q, %v, want ErrBadAction", what, key, err)
 		}
 	}
@@ -378,7 +378,7 @@ func TestActionKeysAreTheSameInEveryProcessAndVersion(t *testing.T) {
 		{"a handler", record, "oa1_10bc7d8a051c15bb31f6941b99bcf00c76e6446e"},
 		{"an action in a handler", WithAction(record, "line 2"), "oa1_41f48b9af2538aa431f94811a03e719ee619d5bd"},
 	} {
-		if got := mustKey(t, tt.ctx, refunds); got != tt.want {
+		if got := mustKey(t, tt.ctx, refundsURL); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.what, got, tt.want)
 		}
 	}
@@ -427,20 +427,20 @@ func TestEveryActionHasKeysOfItsOwn(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for what, ctx := range contexts {
-		key := mustKey(t, ctx, refunds)
+		key := mustKey(t, ctx, refundsURL)
 		if other, ok := seen[key]; ok {
 			t.Errorf("%q and %q have one key", what, other)
 		}
 		seen[key] = what
 	}
 
-	again := mustKey(t, act("a", "b"), refunds)
-	if want := mustKey(t, contexts["a/b"], refunds); again != want {
+	again := mustKey(t, act("a", "b"), refundsURL)
+	if want := mustKey(t, contexts["a/b"], refundsURL); again != want {
 		t.Errorf("the action run again: %s, want %s", again, want)
 	}
 	// What is outside of a WithKey does not count, nor what a value's context is.
-	outer := mustKey(t, WithAction(WithKey(act("x"), "a"), "a"), refunds)
-	if want := mustKey(t, contexts["key a, a"], refunds); outer != want {
+	outer := mustKey(t, WithAction(WithKey(act("x"), "a"), "a"), refundsURL)
+	if want := mustKey(t, contexts["key a, a"], refundsURL); outer != want {
 		t.Errorf("the same key and action inside another action: %s, want %s", outer, want)
 	}
 }
@@ -449,7 +449,7 @@ func TestEveryRequestOfAnActionHasAKeyOfItsOwn(t *testing.T) {
 	ctx := WithAction(t.Context(), "a")
 	seen := map[string]request{}
 	for _, r := range []request{
-		refunds,
+		refundsURL,
 		{"PATCH", "https://api.example", "/refunds", ""},
 		{"post", "https://api.example", "/refunds", ""}, // methods are case-sensitive: RFC 9110, section 9.1
 		{"POST", "http://api.example", "/refunds", ""},
@@ -474,15 +474,15 @@ func TestEveryRequestOfAnActionHasAKeyOfItsOwn(t *testing.T) {
 func TestARepeatUnderAnActionHasItsKey(t *testing.T) {
 	// An SDK that retries above the Transport, then the whole action again.
 	ctx := WithAction(t.Context(), "refund A-17")
-	first := mustKey(t, ctx, refunds)
-	if again := mustKey(t, ctx, refunds); again != first {
+	first := mustKey(t, ctx, refundsURL)
+	if again := mustKey(t, ctx, refundsURL); again != first {
 		t.Errorf("the same request again: %s, want %s", again, first)
 	}
-	if again := mustKey(t, WithAction(context.Background(), "refund A-17"), refunds); again != first {
+	if again := mustKey(t, WithAction(context.Background(), "refund A-17"), refundsURL); again != first {
 		t.Errorf("the action in another process: %s, want %s", again, first)
 	}
 	// There with another body: the same key, so that the server can refuse it.
-	changed := refunds
+	changed := refundsURL
 	changed.content = "50 EUR"
 	if again := mustKey(t, WithAction(context.Background(), "refund A-17"), changed); again != first {
 		t.Errorf("a re-run with a changed body: %s, want %s", again, first)
@@ -490,7 +490,7 @@ func TestARepeatUnderAnActionHasItsKey(t *testing.T) {
 }
 
 func TestASecondDifferentRequestUnderAnActionIsRefused(t *testing.T) {
-	changed := refunds
+	changed := refundsURL
 	changed.content = "SECRET 50 EUR"
 	for what, ctx := range map[string]context.Context{
 		"an action":              WithAction(t.Context(), "refund"),
@@ -498,7 +498,7 @@ func TestASecondDifferentRequestUnderAnActionIsRefused(t *testing.T) {
 		"an action under a key":  WithAction(WithKey(t.Context(), "order-1"), "refund"),
 		"an action in a handler": WithAction(withRecord(t.Context(), "k", "record", [32]byte{}), "refund"),
 	} {
-		first := mustKey(t, ctx, refunds)
+		first := mustKey(t, ctx, refundsURL)
 		key, err := keyOf(ctx, changed)
 		if key != "" || !errors.Is(err, ErrActionReused) {
 			t.Fatalf("%s: a different request: %q, %v, want ErrActionReused", what, key, err)
@@ -511,7 +511,7 @@ func TestASecondDifferentRequestUnderAnActionIsRefused(t *testing.T) {
 		if strings.Contains(err.Error(), "SECRET") || strings.Contains(err.Error(), first) {
 			t.Errorf("%s: %q quotes too much", what, err)
 		}
-		if again := mustKey(t, ctx, refunds); again != first {
+		if again := mustKey(t, ctx, refundsURL); again != first {
 			t.Errorf("%s: the first request after the refusal: %s, want %s", what, again, first)
 		}
 		if named := mustKey(t, WithAction(ctx, "line 2"), changed); named == first {
@@ -521,14 +521,14 @@ func TestASecondDifferentRequestUnderAnActionIsRefused(t *testing.T) {
 }
 
 func TestActionsOfOneNameShareTheirMemory(t *testing.T) {
-	changed := refunds
+	changed := refundsURL
 	changed.content = "50 EUR"
 	for what, parent := range map[string]context.Context{
 		"under an action": WithAction(t.Context(), "refund"),
 		"under a key":     WithKey(t.Context(), "order-1"),
 		"in a handler":    withRecord(t.Context(), "k", "record", [32]byte{}),
 	} {
-		mustKey(t, WithAction(parent, "line"), refunds)
+		mustKey(t, WithAction(parent, "line"), refundsURL)
 		if key, err := keyOf(WithAction(parent, "line"), changed); !errors.Is(err, ErrActionReused) {
 			t.Errorf("%s: the step's name again for something else: %q, %v, want ErrActionReused", what, key, err)
 		}
@@ -538,20 +538,20 @@ func TestActionsOfOneNameShareTheirMemory(t *testing.T) {
 
 func TestInAHandlerADifferentRequestGetsAKeyOfItsOwn(t *testing.T) {
 	handler := func() context.Context { return withRecord(t.Context(), "order-1", "record", [32]byte{1}) }
-	second, third := refunds, refunds
+	second, third := refundsURL, refundsURL
 	second.content, third.content = "50 EUR", "25 EUR"
 
 	ctx := handler()
 	if s := keySourceFrom(ctx); !s.isAction() || !s.implicit() || s.err() != nil {
 		t.Fatalf("a handler's context is no implicit action: %+v", s)
 	}
-	keys := []string{mustKey(t, ctx, refunds), mustKey(t, ctx, second), mustKey(t, ctx, third)}
+	keys := []string{mustKey(t, ctx, refundsURL), mustKey(t, ctx, second), mustKey(t, ctx, third)}
 	if keys[0] == keys[1] || keys[1] == keys[2] || keys[0] == keys[2] {
 		t.Errorf("three different requests have keys %v", keys)
 	}
 	// Each of them repeated, and the handler run again.
 	rerun := handler()
-	for i, r := range []request{refunds, second, third} {
+	for i, r := range []request{refundsURL, second, third} {
 		if again := mustKey(t, ctx, r); again != keys[i] {
 			t.Errorf("request %d again: %s, want %s", i, again, keys[i])
 		}
@@ -586,10 +586,10 @@ func TestACallersKeyIsReadableAndNeverForwarded(t *testing.T) {
 			t.Errorf("a handler's request would carry %q", key)
 		}
 	}
-	if mustKey(t, a, refunds) == mustKey(t, b, refunds) {
+	if mustKey(t, a, refundsURL) == mustKey(t, b, refundsURL) {
 		t.Error("two tenants with one key reach the next server under one key")
 	}
-	if strings.Contains(mustKey(t, a, refunds), "order-1") {
+	if strings.Contains(mustKey(t, a, refundsURL), "order-1") {
 		t.Error("a handler's request carries the caller's key")
 	}
 }
@@ -619,7 +619,7 @@ func TestTheInnermostKeyOrActionCounts(t *testing.T) {
 		}
 	}
 	// A key given is the key for every request, also if asked like an action.
-	if key, err := keyOf(WithKey(root, "order-1"), refunds); key != "order-1" || err != nil {
+	if key, err := keyOf(WithKey(root, "order-1"), refundsURL); key != "order-1" || err != nil {
 		t.Errorf("actionKey under a key: %q, %v, want the key", key, err)
 	}
 }
@@ -627,7 +627,7 @@ func TestTheInnermostKeyOrActionCounts(t *testing.T) {
 func TestAnActionsMemoryIsBounded(t *testing.T) {
 	explicit := WithAction(t.Context(), "a")
 	implicit := withRecord(t.Context(), "k", "record", [32]byte{})
-	r := refunds
+	r := refundsURL
 	for i := range maxRequests {
 		r.path = fmt.Sprint("/", i)
 		mustKey(t, WithAction(explicit, fmt.Sprint(i%3)), r)
@@ -662,7 +662,7 @@ func TestAnActionIsSafeForConcurrentUse(t *testing.T) {
 	errs := make([]error, len(keys))
 	for i := range keys {
 		wg.Go(func() {
-			r := refunds
+			r := refundsURL
 			r.content = fmt.Sprint(i % 2) // two contents: the first to come wins
 			keys[i], errs[i] = keyOf(WithAction(ctx, "step"), r)
 		})
@@ -687,7 +687,7 @@ func TestAnActionIsSafeForConcurrentUse(t *testing.T) {
 
 func TestOriginOf(t *testing.T) {
 	for _, tt := range []struct{ url, want string }{
-		{"https://api.example/refunds?x=1", "https://api.example"},
+		{"https://api.example/refundsURL?x=1", "https://api.example"},
 		{"HTTPS://API.Example/Refunds", "https://api.example"},
 		{"https://api.example:443/", "https://api.example"},
 		{"http://api.example:80/", "http://api.example"},
