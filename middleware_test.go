@@ -233,7 +233,7 @@ func TestMiddlewareSaysWhenAResponseIsGone(t *testing.T) {
 		t.Run(fmt.Sprint(tt.status), func(t *testing.T) {
 			eachProto(t, func(t *testing.T, serve func(http.Handler) *site) {
 				h := &refunds{status: tt.status}
-				m := &Middleware{Store: &MemoryStore{MaxBytes: 5}, Logger: quiet}
+				m := &Middleware{Store: &MemoryStore{MaxBytes: 5, Logger: quiet}, Logger: quiet}
 				s := serve(m.Handler(h))
 				first := s.post(t, "/refunds", "k")
 				wantFirst(t, first)

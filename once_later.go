@@ -8,14 +8,13 @@ import (
 )
 
 // recordLater goes on recording an answer that has already gone out, while the
-// heartbeat goes on too. It gives up after an hour (or keep, if that is shorter):
-// memory that is owed to a store must not grow for ever.
+// heartbeat goes on too.
 func (o *Once) recordLater(r *run, head, body []byte) {
 	o.busy.add(1)
 	go func() {
 		defer o.busy.add(-1)
 		defer r.stop()
-		until := time.Now().Add(min(o.keep(), time.Hour))
+		until := time.Now().Add(o.recording())
 		for pause := 100 * time.Millisecond; ; pause = min(2*pause, o.lease()/3) {
 			time.Sleep(pause)
 			err := o.complete(&callCtx{Context: r.base, deadline: time.Now().Add(o.patience())}, r.op, head, body, o.keep())
@@ -34,19 +33,25 @@ func (o *Once) recordLater(r *run, head, body []byte) {
 	}()
 }
 
+// recording is how long the store is asked to take the end of work that was
+// done. Not for ever: what is owed to a store is kept in memory.
+func (o *Once) recording() time.Duration { return min(o.keep(), time.Hour) }
+
 type insistence int
 
 const (
-	// untilDone: until the store has said that the claim is gone, for one lease.
+	// untilDone: until the store has said that the claim is gone.
 	untilDone insistence = iota
 	// forWholeLease: whatever the store says, because a claim may still be on its
 	// way to it and would meet nobody who knows of it.
 	forWholeLease
 )
 
-// undo ends a claim in the background, again and again for one whole lease. It
-// holds no goroutine while it pauses, so an outage with thousands of refused
-// calls costs little.
+// undo ends a claim in the background, again and again. It goes on for at least
+// one whole lease. To free a key of which it is known that nothing happened it goes on
+// longer, as long as an answer would be recorded: the orphan that the key would
+// become instead is work for somebody. It holds no goroutine while it pauses, so
+// an outage with thousands of refused calls costs little.
 func (o *Once) undo(r *run, how insistence) {
 	u := &undoing{o: o, base: r.base, op: r.op, orphan: r.tookOver, how: how, began: time.Now()}
 	o.busy.add(1)
@@ -65,7 +70,11 @@ type undoing struct {
 
 func (u *undoing) try() {
 	lease := u.o.lease()
-	last := time.Since(u.began) >= lease
+	end := lease
+	if u.how == untilDone && !u.orphan {
+		end = max(lease, u.o.recording())
+	}
+	last := time.Since(u.began) >= end
 	call := &callCtx{Context: u.base, deadline: time.Now().Add(u.o.patience())}
 	var err error
 	if u.orphan {
@@ -76,17 +85,17 @@ func (u *undoing) try() {
 	gone := err == nil || errors.Is(err, ErrClaimLost)
 	if last || gone && u.how == untilDone {
 		if !gone {
-			u.o.log().Warn("oncehttp: a claim could not be given up; its key is an orphan once the lease is over", "key", logKey(u.op.Key), "err", err)
+			u.o.log().WarnContext(u.base, "oncehttp: a claim could not be given up; its key is an orphan once the lease is over", "key", logKey(u.op.Key), "err", err)
 		}
 		u.o.busy.add(-1)
 		return
 	}
-	// At once, after a sixteenth of the lease, and then every eighth, the last
-	// time when the lease is over.
+	// At once, after a sixteenth of the lease, and then every eighth; the last
+	// time at the end, neither before nor after it.
 	u.tries++
 	next := lease / 16
 	if u.tries > 1 {
 		next = lease * time.Duration(u.tries-1) / 8
 	}
-	time.AfterFunc(min(next, lease)-time.Since(u.began), u.try)
+	time.AfterFunc(min(next, end)-time.Since(u.began), u.try)
 }

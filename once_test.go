@@ -384,7 +384,7 @@ func (blankStore) Claim(context.Context, Op, time.Duration, time.Duration) (Clai
 
 func TestOncePassesOnThatTheStoreIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &faulty{Store: &MemoryStore{MaxRecords: 1}}
+		s := &faulty{Store: &MemoryStore{MaxRecords: 1, Logger: quiet}}
 		o := &Once{Store: s, Logger: quiet}
 		o.Do(t.Context(), Op{Key: "k"}, ok)
 		a, err := o.Do(t.Context(), Op{Key: "k2"}, never(t))
@@ -1156,7 +1156,7 @@ func TestOnceDrainWaitsForWorkThatRuns(t *testing.T) {
 }
 
 func TestOnceSaysWhenABodyWasDropped(t *testing.T) {
-	o := &Once{Store: &MemoryStore{MaxBytes: 10}, Logger: quiet}
+	o := &Once{Store: &MemoryStore{MaxBytes: 10, Logger: quiet}, Logger: quiet}
 	o.Do(t.Context(), Op{Key: "k"}, func(context.Context) ([]byte, []byte, error) {
 		return []byte("head"), make([]byte, 100), nil
 	})
