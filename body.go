@@ -101,32 +101,32 @@ func (r *resent) Read(p []byte) (int, error) {
 }
 
 // A tape lets several attempts read one body that cannot be rewound, one after
-// the other. It remembers what was read, up to limit, and never reads ahead:
-// the caller may be writing the other end of a pipe in answer to what it gets.
+// the other. It remembers what was read, up to limit, and never reads ahead of
+// what an attempt asks for: the caller may be writing the other end of a pipe
+// in answer to what it gets.
 //
-// net/http may still sit in a Read for an attempt that was given up. The next
-// attempt waits for that Read, and its bytes join the memory, so that nothing
-// is lost and src has one reader at a time.
+// A Read of the caller's body may block for ever, and the attempt that asked for
+// it may be given up meanwhile. So each Read runs in a goroutine of its own:
+// an attempt stops waiting for it when its context ends, the next one waits in
+// its place, and its bytes are lost to neither. src has one reader at a time.
 type tape struct {
 	src   io.ReadCloser
 	limit int
-	turn  chan struct{} // holds one token: the right to read src
 
-	mu     sync.Mutex
-	mem    []byte
-	given  int64       // bytes read from src
-	lost   bool        // more was read than is remembered
-	err    error       // how src ended: io.EOF or a failure
-	live   *tapeReader // the latest attempt's reader
-	ended  bool        // the logical request is over
-	closed bool        // src is closed
+	mu      sync.Mutex
+	mem     []byte        // all bytes so far, unless lost
+	last    []byte        // the bytes of the latest Read
+	given   int64         // bytes read from src
+	lost    bool          // more was read than is remembered
+	err     error         // how src ended: io.EOF or a failure
+	reading chan struct{} // closed when the Read under way is over; nil: none is
+	live    *tapeReader   // the latest attempt's reader
+	ended   bool          // the logical request is over
+	closed  bool          // src is closed
 }
 
-func newTape(src io.ReadCloser, limit int) *tape {
-	t := &tape{src: src, limit: limit, turn: make(chan struct{}, 1)}
-	t.turn <- struct{}{}
-	return t
-}
+// tapeRead is how much one Read asks the caller's body for.
+const tapeRead = 32 << 10
 
 // reader starts the tape from the beginning for an attempt under ctx.
 func (t *tape) reader(ctx context.Context) *tapeReader {
@@ -159,12 +159,32 @@ func (t *tape) end() {
 func (t *tape) closeSrc() error {
 	t.mu.Lock()
 	again := t.closed
-	t.closed, t.mem = true, nil
+	t.closed, t.mem, t.last = true, nil, nil
 	t.mu.Unlock()
 	if again {
 		return nil
 	}
 	return t.src.Close()
+}
+
+// fetch reads src once, for whoever waits on done by then.
+func (t *tape) fetch(buf []byte, done chan struct{}) {
+	n, err := t.src.Read(buf)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.last = buf[:n]
+		t.given += int64(n)
+		if !t.lost && len(t.mem)+n > t.limit {
+			t.lost, t.mem = true, nil
+		}
+		if !t.lost {
+			t.mem = append(t.mem, t.last...)
+		}
+		t.err = err
+	}
+	t.reading = nil
+	close(done)
 }
 
 type tapeReader struct {
@@ -176,61 +196,61 @@ type tapeReader struct {
 
 func (r *tapeReader) Read(p []byte) (int, error) {
 	t := r.t
-	if n, err, ok := r.recall(p); ok {
-		return n, err
-	}
-	select {
-	case <-t.turn:
-	case <-r.ctx.Done():
-		return 0, errBodyClosed
-	}
-	defer func() { t.turn <- struct{}{} }()
-	// The reader before us may have added to the memory while we waited.
-	if n, err, ok := r.recall(p); ok {
-		return n, err
-	}
-	n, err := t.src.Read(p)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n > 0 {
-		if !t.lost && len(t.mem)+n > t.limit {
-			t.lost, t.mem = true, nil
+	for {
+		if r.ctx.Err() != nil {
+			return 0, errBodyClosed
 		}
-		if !t.lost {
-			t.mem = append(t.mem, p[:n]...)
+		t.mu.Lock()
+		n, err, ok := r.recall(p)
+		if ok {
+			t.mu.Unlock()
+			return n, err
 		}
-		t.given += int64(n)
-		r.off += int64(n)
+		done := t.reading
+		if done == nil {
+			done = make(chan struct{})
+			t.reading = done
+			buf := t.last[:cap(t.last)] // its bytes have been given: r is the live reader
+			if want := min(len(p), tapeRead); len(buf) < want {
+				buf = make([]byte, want)
+			} else {
+				buf = buf[:want]
+			}
+			t.last = nil
+			go t.fetch(buf, done)
+		}
+		t.mu.Unlock()
+		select {
+		case <-done:
+		case <-r.ctx.Done():
+			return 0, errBodyClosed
+		}
 	}
-	t.err = err
-	return n, err
 }
 
-// recall answers a Read without touching src, if it can.
+// recall answers a Read without touching src, if it can. t.mu is held.
 func (r *tapeReader) recall(p []byte) (n int, err error, ok bool) {
 	t := r.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	before := t.given - int64(len(t.last)) // where the latest Read began
 	switch {
 	case r.closed || t.live != r || t.closed:
 		return 0, errBodyClosed, true
+	case len(p) == 0:
+		return 0, nil, true
 	case r.off < int64(len(t.mem)):
 		n = copy(p, t.mem[r.off:])
-		r.off += int64(n)
-		return n, nil, true
-	case t.lost && !r.sole():
+	case r.off >= before && r.off < t.given:
+		n = copy(p, t.last[r.off-before:])
+	case r.off < t.given:
 		return 0, ErrBody, true
 	case t.err != nil:
 		return 0, t.err, true
-	case len(p) == 0:
-		return 0, nil, true
+	default:
+		return 0, nil, false
 	}
-	return 0, nil, false
+	r.off += int64(n)
+	return n, nil, true
 }
-
-// sole reports whether r itself read all that src has given, so that it may go
-// on although nothing is remembered.
-func (r *tapeReader) sole() bool { return r.t.given == r.off }
 
 func (r *tapeReader) Close() error {
 	t := r.t

@@ -119,7 +119,7 @@ type OpenError struct {
 
 // Error names the host and when the next attempt may go.
 func (e *OpenError) Error() string {
-	return fmt.Sprintf("oncehttp: breaker is open for %s, whose latest attempts failed: nothing is sent to it before %s",
+	return fmt.Sprintf("oncehttp: breaker is open for %s, whose latest attempts failed: attempts are refused until %s",
 		e.Host, e.Until.Format("2006-01-02T15:04:05.000Z07:00"))
 }
 

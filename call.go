@@ -3,6 +3,7 @@ package oncehttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -138,7 +139,7 @@ func (c *call) begin() error {
 		if (c.key.repeats() || idempotent(c.req.Method)) && c.most() > 1 && c.req.ContentLength <= remembered && !c.key.once {
 			limit = remembered
 		}
-		c.tape = newTape(c.req.Body, limit)
+		c.tape = &tape{src: c.req.Body, limit: limit}
 	}
 	return nil
 }
@@ -237,7 +238,7 @@ func (c *call) attempt(a *attempt) {
 	if resp != nil {
 		try.Status = resp.StatusCode
 	}
-	if late && c.req.Context().Err() == nil {
+	if late && c.over() == nil {
 		if resp != nil && err == nil {
 			resp.Body.Close() // its context has ended, so the rest is lost
 			resp = nil
@@ -256,7 +257,7 @@ func (c *call) attempt(a *attempt) {
 		}
 		if f := a.up.failed.Load(); f != nil && !late {
 			if c.bodyErr = *f; *f == errBodyLength {
-				c.bodyErr = err // net/http says it with the numbers
+				c.bodyErr = fmt.Errorf("%w: %w", errBodyLength, err) // net/http may say it with the numbers
 			}
 		}
 		c.last, c.final = err, finalError(err, r)
@@ -284,8 +285,8 @@ func (c *call) attempt(a *attempt) {
 // limiter's slot, and when it was taken.
 func (c *call) admit() (slot reservation, taken time.Time, ok bool) {
 	ctx := c.req.Context()
-	if ctx.Err() != nil {
-		c.refuse(ctx.Err(), time.Time{})
+	if err := c.over(); err != nil {
+		c.refuse(err, time.Time{})
 		return slot, taken, false
 	}
 	for c.t.HoldHost {
@@ -346,11 +347,10 @@ func (c *call) sleep(d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-c.req.Context().Done():
-		return c.req.Context().Err()
 	//lint:ignore SA1019 callers still use it
 	case <-c.req.Cancel:
-		return context.Canceled
 	}
+	return c.over()
 }
 
 // request builds the private copy of the caller's request that Base gets.
@@ -583,9 +583,7 @@ func (c *call) health(try Attempt) health {
 	case try.Err == errAttemptTimeout:
 		return healthBad
 	}
-	switch ctxErr := c.req.Context().Err(); {
-	case ctxErr == nil && c.cancelled():
-		return healthNone
+	switch ctxErr := c.over(); {
 	case ctxErr == nil && c.final && !badCertificate(try.Err):
 		return healthNone // no such name, or a header that cannot be sent
 	case ctxErr == nil:
@@ -596,7 +594,24 @@ func (c *call) health(try Attempt) health {
 	return healthNone
 }
 
-// cancelled reports whether the caller closed the deprecated Request.Cancel.
+// over returns why the caller no longer waits, or nil. http.Client tells its
+// Timeout to a Transport it does not know in two ways at once, by the context's
+// deadline and by closing the deprecated Request.Cancel, and either may be seen
+// first.
+func (c *call) over() error {
+	if err := c.req.Context().Err(); err != nil {
+		return err
+	}
+	if !c.cancelled() {
+		return nil
+	}
+	if c.tooLate(time.Now()) {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}
+
+// cancelled reports whether the caller closed Request.Cancel.
 func (c *call) cancelled() bool {
 	select {
 	//lint:ignore SA1019 callers still use it
@@ -634,12 +649,7 @@ func (c *call) decide() {
 			c.state.hold(now.Add(min(wait, longestHold)))
 		}
 	}
-	if ctx.Err() != nil {
-		c.stop = ctx.Err()
-		return
-	}
-	if c.cancelled() {
-		c.stop = context.Canceled
+	if c.stop = c.over(); c.stop != nil {
 		return
 	}
 	if help && c.t.CheckRetry != nil {
@@ -775,11 +785,7 @@ func (c *call) repeat() {
 	if c.again {
 		// The pause was interrupted.
 		c.again = false
-		err := ctx.Err()
-		if err == nil {
-			err = context.Canceled
-		}
-		c.refuse(err, c.retryAt)
+		c.refuse(or(c.over(), context.Canceled), c.retryAt)
 	}
 }
 
@@ -826,8 +832,8 @@ func (c *call) end() (*http.Response, error) {
 	if c.bodyErr != nil {
 		e.last = &bodyError{c.bodyErr}
 	}
-	if e.ctxErr = c.req.Context().Err(); e.ctxErr != nil {
-		if cause := context.Cause(c.req.Context()); cause != e.ctxErr {
+	if e.ctxErr = c.over(); e.ctxErr != nil {
+		if cause := context.Cause(c.req.Context()); cause != nil && cause != e.ctxErr {
 			e.cause = cause
 		}
 	}
