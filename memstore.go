@@ -1,10 +1,8 @@
 package oncehttp
 
 import (
-	"container/heap"
 	"context"
 	"errors"
-	"hash/maphash"
 	"log/slog"
 	"math"
 	"slices"
@@ -42,7 +40,7 @@ type MemoryStore struct {
 
 	// MaxBytes is the size that the heads and bodies of completed records may
 	// reach together, in bytes. Zero means 256 MiB. Everything else about a
-	// record takes some 500 bytes, which are not counted here.
+	// record takes some 400 bytes, which are not counted here.
 	MaxBytes int64
 
 	// DropAfter allows the store, under pressure only, to forget completed
@@ -54,40 +52,33 @@ type MemoryStore struct {
 	// Logger is told when the store is 80 % full. Nil means slog.Default().
 	Logger *slog.Logger
 
-	mu       sync.Mutex
-	epoch    time.Time // the store's clock counts from here; zero until first use
-	seed     maphash.Seed
-	segments [256]segment
-	n        int                      // records
-	bytes    int64                    // of their heads and bodies
-	queues   map[time.Duration]*queue // by how long their records last
-	due      dueQueues                // the same queues, the one that expires first in front
-	spare    *queue
-	done     list // completed records, oldest completion first
-	bodied   list // those among them whose body is kept and not empty
-	pace     pace
-	records  gauge
-	size     gauge
+	mu      sync.Mutex
+	epoch   time.Time // the store's clock counts from here; zero until first use
+	table   memTable
+	waiting map[memRef]*memWaiting
+	pace    memPace
+	records memGauge
+	size    memGauge
 }
 
 const (
-	defaultMaxRecords = 1_000_000
-	defaultMaxBytes   = 256 << 20
+	memMaxRecords = 1_000_000
+	memMaxBytes   = 256 << 20
 
-	// fresh is for how long a completed record is left alone: the retries of
+	// memFresh is for how long a completed record is left alone: the retries of
 	// its first caller come within this time, and are what it is there for.
-	fresh = 10 * time.Minute
+	memFresh = 10 * time.Minute
 
-	// sweep is how many expired records one call forgets at most.
-	sweep = 32
+	// memSweep is how many expired records one call forgets at most.
+	memSweep = 32
 )
 
 var (
-	errNoKey    = errors.New("oncehttp: store: Op.Key is empty")
-	errNoToken  = errors.New("oncehttp: store: Op.Token is empty")
-	errLease    = errors.New("oncehttp: store: lease must be positive")
-	errNegative = errors.New("oncehttp: store: lease must not be negative")
-	errKeep     = errors.New("oncehttp: store: keep must be positive")
+	errMemNoKey   = errors.New("oncehttp: store: Op.Key is empty")
+	errMemNoToken = errors.New("oncehttp: store: Op.Token is empty")
+	errMemLease   = errors.New("oncehttp: store: lease must be positive")
+	errMemRenew   = errors.New("oncehttp: store: lease must not be negative")
+	errMemKeep    = errors.New("oncehttp: store: keep must be positive")
 )
 
 // Claim implements [Store]. The errors it can return are [ErrFull], the
@@ -104,13 +95,13 @@ func (s *MemoryStore) TakeOver(ctx context.Context, op Op, lease, keep time.Dura
 func (s *MemoryStore) take(ctx context.Context, op Op, lease, keep time.Duration, orphans bool) (Claim, error) {
 	switch {
 	case op.Key == "":
-		return Claim{}, errNoKey
+		return Claim{}, errMemNoKey
 	case op.Token == "":
-		return Claim{}, errNoToken
+		return Claim{}, errMemNoToken
 	case lease <= 0:
-		return Claim{}, errLease
+		return Claim{}, errMemLease
 	case keep <= 0:
-		return Claim{}, errKeep
+		return Claim{}, errMemKeep
 	case s.MaxRecords < 0:
 		return Claim{}, errors.New("oncehttp: MemoryStore.MaxRecords is negative")
 	case s.MaxBytes < 0:
@@ -124,13 +115,13 @@ func (s *MemoryStore) take(ctx context.Context, op Op, lease, keep time.Duration
 	s.mu.Lock()
 	now := s.tick()
 	c, err := s.claim(op, lease, keep, orphans, now)
-	n, bytes := s.n, s.bytes
-	warn := s.records.crossed(int64(n), int64(s.maxRecords()))
-	warn = s.size.crossed(bytes, s.maxBytes()) || warn
+	n, bytes := s.table.n, s.table.bytes
+	many := s.records.crossed(int64(n), int64(s.maxRecords()))
+	large := s.size.crossed(bytes, s.maxBytes())
 	rate := s.pace.rate(now)
 	s.mu.Unlock()
 
-	if warn { // not under the lock: a Logger may be slow, or call us
+	if many || large { // not under the lock: a Logger may be slow, or call us
 		s.warn(n, bytes, rate, keep)
 	}
 	return c, err
@@ -140,7 +131,7 @@ func (s *MemoryStore) take(ctx context.Context, op Op, lease, keep time.Duration
 // changes nothing.
 func (s *MemoryStore) Renew(ctx context.Context, op Op, lease time.Duration) error {
 	if lease < 0 {
-		return errNegative
+		return errMemRenew
 	}
 	r, now, err := s.held(ctx, op)
 	if err != nil {
@@ -153,7 +144,7 @@ func (s *MemoryStore) Renew(ctx context.Context, op Op, lease time.Duration) err
 	if !r.ended {
 		s.extend(r, lease, r.keep, now)
 		if lease == 0 {
-			r.wake()
+			s.wake(r)
 		}
 	}
 	return nil
@@ -163,7 +154,7 @@ func (s *MemoryStore) Renew(ctx context.Context, op Op, lease time.Duration) err
 // and changes nothing.
 func (s *MemoryStore) Complete(ctx context.Context, op Op, head, body []byte, keep time.Duration) error {
 	if keep <= 0 {
-		return errKeep
+		return errMemKeep
 	}
 	r, now, err := s.held(ctx, op)
 	if err != nil {
@@ -174,7 +165,7 @@ func (s *MemoryStore) Complete(ctx context.Context, op Op, head, body []byte, ke
 		return ErrClaimLost
 	}
 	if !r.ended {
-		s.complete(r, head, body, keep, now)
+		s.complete(r, op.Token, head, body, keep, now)
 	}
 	return nil
 }
@@ -195,12 +186,12 @@ func (s *MemoryStore) Release(ctx context.Context, op Op) error {
 
 // held returns with s.mu locked and the record that op.Token holds or
 // completed, or nil if the key is free; or, with s.mu unlocked, why not.
-func (s *MemoryStore) held(ctx context.Context, op Op) (*record, time.Duration, error) {
+func (s *MemoryStore) held(ctx context.Context, op Op) (*memRecord, time.Duration, error) {
 	switch {
 	case op.Key == "":
-		return nil, 0, errNoKey
+		return nil, 0, errMemNoKey
 	case op.Token == "":
-		return nil, 0, errNoToken
+		return nil, 0, errMemNoToken
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
@@ -208,7 +199,7 @@ func (s *MemoryStore) held(ctx context.Context, op Op) (*record, time.Duration, 
 	s.mu.Lock()
 	now := s.tick()
 	r := s.find(op.Key, now)
-	if r != nil && r.token != op.Token {
+	if r != nil && !s.holds(r, op.Token) {
 		s.mu.Unlock()
 		return nil, 0, ErrClaimLost
 	}
@@ -219,11 +210,10 @@ func (s *MemoryStore) held(ctx context.Context, op Op) (*record, time.Duration, 
 func (s *MemoryStore) tick() time.Duration {
 	if s.epoch.IsZero() {
 		s.epoch = time.Now()
-		s.seed = maphash.MakeSeed()
-		s.queues = make(map[time.Duration]*queue)
+		s.table.init()
 	}
 	now := time.Since(s.epoch) // monotonic: setting the wall clock lapses no lease
-	s.expire(sweep, now)
+	s.expire(memSweep, now)
 	return now
 }
 
@@ -235,68 +225,57 @@ func (s *MemoryStore) claim(op Op, lease, keep time.Duration, orphans bool, now 
 		if !s.admit(now) {
 			return Claim{}, ErrFull
 		}
-		r = s.insert(op, now)
-	case r.ended, r.token != op.Token && now < r.lapses, r.token != op.Token && !orphans:
-		return r.claim(now), nil
-	case r.token != op.Token:
-		r.token = strings.Clone(op.Token)
+		r = s.table.insert(op)
+		r.born, r.holder = now, 1
+		s.pace.count(now)
+	case r.ended:
+		return s.tell(r, now), nil
+	case s.holds(r, op.Token):
+	case now < r.lapses || !orphans:
+		return s.tell(r, now), nil
+	default:
+		s.table.rewrite(r, op.Token, nil, nil)
 		r.holder++
 	}
 	s.extend(r, lease, keep, now)
-	c := r.claim(now)
+	c := s.tell(r, now)
 	c.Status, c.Left = ClaimAcquired, lease
 	return c, nil
 }
 
-func (s *MemoryStore) insert(op Op, now time.Duration) *record {
-	// One allocation for both strings, and our own: the caller's may be a few
-	// bytes of a large one, which we would keep alive.
-	both := op.Key + op.Token
-	r := &record{
-		key:         both[:len(op.Key)],
-		token:       both[len(op.Key):],
-		fingerprint: op.Fingerprint,
-		binding:     op.Binding,
-		born:        now,
-		holder:      1,
-	}
-	s.segment(r.key).put(r)
-	s.n++
-	s.pace.count(now)
-	return r
+// holds reports whether a token holds a record.
+func (s *MemoryStore) holds(r *memRecord, token string) bool {
+	return string(s.table.tokenOf(r)) == token
 }
 
 // extend gives a claim its lease and its record the time it lasts.
-func (s *MemoryStore) extend(r *record, lease, keep, now time.Duration) {
-	r.lapses = after(now, lease)
+func (s *MemoryStore) extend(r *memRecord, lease, keep, now time.Duration) {
+	r.lapses = memLater(now, lease)
 	r.keep = keep
-	s.schedule(r, max(lease, keep), now)
+	s.table.schedule(r, max(lease, keep), now)
 }
 
-func (s *MemoryStore) complete(r *record, head, body []byte, keep, now time.Duration) {
+// complete makes a record done for the given token.
+func (s *MemoryStore) complete(r *memRecord, token string, head, body []byte, keep, now time.Duration) {
 	if len(body) > 0 && !s.fits(int64(len(head)+len(body)), now) {
 		r.dropped, body = true, nil
 	}
-	size := len(head) + len(body)
-	s.makeRoom(int64(size), now) // whether there is or not: a head is kept in any case
-	if size > 0 {
-		r.data = make([]byte, size)
-		copy(r.data[copy(r.data, head):], body)
-	}
-	r.head = len(head)
+	size := int64(len(head) + len(body))
+	s.makeRoom(size, now) // whether there is or not: a head is kept in any case
+	s.table.rewrite(r, token, head, body)
+	s.table.bytes += size
 	r.ended, r.completed = true, now
-	s.bytes += int64(size)
-	s.done.push(byDone, r)
+	s.table.link(&s.table.done, memByDone, r)
 	if len(body) > 0 {
-		s.bodied.push(byBody, r)
+		s.table.link(&s.table.bodied, memByBody, r)
 	}
-	s.schedule(r, keep, now)
-	r.wake()
+	s.table.schedule(r, keep, now)
+	s.wake(r)
 }
 
 // find returns the record of a key, or nil if the key is free.
-func (s *MemoryStore) find(key string, now time.Duration) *record {
-	r := s.segment(key).records[key]
+func (s *MemoryStore) find(key string, now time.Duration) *memRecord {
+	r := s.table.find(key)
 	if r != nil && now >= r.expires {
 		s.remove(r)
 		return nil
@@ -304,32 +283,83 @@ func (s *MemoryStore) find(key string, now time.Duration) *record {
 	return r
 }
 
-func (s *MemoryStore) remove(r *record) {
-	s.unschedule(r)
-	if r.ended {
-		s.done.remove(byDone, r)
-		if len(r.data) > r.head {
-			s.bodied.remove(byBody, r)
+func (s *MemoryStore) remove(r *memRecord) {
+	s.wake(r)
+	s.table.remove(r)
+}
+
+// expire forgets up to limit records that have expired and returns how many.
+func (s *MemoryStore) expire(limit int, now time.Duration) int {
+	n := 0
+	for ; n < limit; n++ {
+		r := s.table.expired(now)
+		if r == nil {
+			break
 		}
-		s.bytes -= int64(len(r.data))
+		if n == 0 && s.table.n > memSweep && s.table.allExpired(now) {
+			// All in one step; what they held is the collector's.
+			for id := range s.waiting {
+				s.wake(s.table.at(id))
+			}
+			n := s.table.n
+			s.table.init()
+			return n
+		}
+		s.remove(r)
 	}
-	s.segment(r.key).delete(r)
-	s.n--
-	r.wake()
+	return n
+}
+
+// status is the state of a record.
+func (r *memRecord) status(now time.Duration) ClaimStatus {
+	switch {
+	case r.ended:
+		return ClaimDone
+	case now < r.lapses:
+		return ClaimRunning
+	}
+	return ClaimOrphaned
+}
+
+// tell is what somebody else is told of a record.
+func (s *MemoryStore) tell(r *memRecord, now time.Duration) Claim {
+	c := Claim{
+		Status:      r.status(now),
+		Fingerprint: r.fingerprint,
+		Binding:     r.binding,
+		Left:        r.expires - now,
+		Holder:      int(r.holder),
+		BodyDropped: r.dropped,
+	}
+	switch c.Status {
+	case ClaimRunning:
+		c.Left = r.lapses - now
+	case ClaimDone:
+		c.Head, c.Body = s.table.headBody(r)
+	}
+	return c
+}
+
+// memLater is now + d, or the end of time.
+func memLater(now, d time.Duration) time.Duration {
+	if t := now + d; t >= now {
+		return t
+	}
+	return math.MaxInt64
 }
 
 // Making room.
 
 func (s *MemoryStore) maxRecords() int {
 	if s.MaxRecords == 0 {
-		return defaultMaxRecords
+		return memMaxRecords
 	}
 	return s.MaxRecords
 }
 
 func (s *MemoryStore) maxBytes() int64 {
 	if s.MaxBytes == 0 {
-		return defaultMaxBytes
+		return memMaxBytes
 	}
 	return s.MaxBytes
 }
@@ -338,14 +368,14 @@ func (s *MemoryStore) maxBytes() int64 {
 // is only welcome if its answer is likely to find a place: one of average size,
 // though one huge answer must not turn away everyone after it.
 func (s *MemoryStore) admit(now time.Duration) bool {
-	for s.n >= s.maxRecords() {
-		if s.expire(1, now) == 0 && !s.dropRecord(now) {
+	for s.table.n >= s.maxRecords() { // and none of them has expired: see tick
+		if !s.dropRecord(now) {
 			return false
 		}
 	}
 	need := int64(1)
-	if s.done.n > 0 {
-		need = max(need, min(s.bytes/int64(s.done.n), s.maxBytes()/64))
+	if n := int64(s.table.done.n); n > 0 {
+		need = max(need, min(s.table.bytes/n, s.maxBytes()/64))
 	}
 	return s.makeRoom(need, now)
 }
@@ -353,7 +383,7 @@ func (s *MemoryStore) admit(now time.Duration) bool {
 // makeRoom drops what may go until size bytes are free, and reports whether
 // they are.
 func (s *MemoryStore) makeRoom(size int64, now time.Duration) bool {
-	for s.bytes > s.maxBytes()-size {
+	for s.table.bytes > s.maxBytes()-size {
 		if s.expire(1, now) == 0 && !s.dropBody(now) && !s.dropRecord(now) {
 			return false
 		}
@@ -368,60 +398,68 @@ func (s *MemoryStore) fits(size int64, now time.Duration) bool {
 	if size > s.maxBytes() {
 		return false
 	}
-	for s.bytes > s.maxBytes()-size && s.expire(1, now) > 0 {
+	for s.table.bytes > s.maxBytes()-size && s.expire(1, now) > 0 {
 	}
-	short := s.bytes + size - s.maxBytes()
-	for r := s.bodied.first; r != nil && short > 0 && now-r.completed >= fresh; r = r.links[byBody].next {
-		short -= int64(len(r.data) - r.head)
+	short := s.table.bytes + size - s.maxBytes()
+	for r := s.table.at(s.table.bodied.first); r != nil && short > 0 && s.bodyMayGo(r, now); r = s.table.at(r.links[memByBody].next) {
+		_, body := s.table.headBody(r)
+		short -= int64(len(body))
 	}
-	if s.DropAfter > 0 {
-		for r := s.done.first; r != nil && short > 0 && now-r.completed >= max(fresh, s.DropAfter); r = r.links[byDone].next {
-			short -= int64(r.head)
-		}
+	for r := s.table.at(s.table.done.first); r != nil && short > 0 && s.mayGo(r, now); r = s.table.at(r.links[memByDone].next) {
+		short -= int64(r.head)
 	}
 	return short <= 0
 }
 
+func (s *MemoryStore) bodyMayGo(r *memRecord, now time.Duration) bool {
+	return now-r.completed >= memFresh
+}
+
+func (s *MemoryStore) mayGo(r *memRecord, now time.Duration) bool {
+	return s.DropAfter > 0 && now-r.completed >= max(s.DropAfter, memFresh)
+}
+
 func (s *MemoryStore) dropBody(now time.Duration) bool {
-	r := s.bodied.first
-	if r == nil || now-r.completed < fresh {
+	r := s.table.at(s.table.bodied.first)
+	if r == nil || !s.bodyMayGo(r, now) {
 		return false
 	}
-	s.bodied.remove(byBody, r)
-	s.bytes -= int64(len(r.data) - r.head)
-	r.data = append([]byte(nil), r.data[:r.head]...) // a reslice would keep the body alive
+	head, body := s.table.headBody(r)
+	s.table.unlink(&s.table.bodied, memByBody, r)
+	s.table.bytes -= int64(len(body))
+	s.table.rewrite(r, string(s.table.tokenOf(r)), head, nil)
 	r.dropped = true
 	return true
 }
 
 func (s *MemoryStore) dropRecord(now time.Duration) bool {
-	r := s.done.first
-	if r == nil || s.DropAfter == 0 || now-r.completed < max(fresh, s.DropAfter) {
+	r := s.table.at(s.table.done.first)
+	if r == nil || !s.mayGo(r, now) {
 		return false
 	}
 	s.remove(r)
 	return true
 }
 
-// A gauge notices when a quantity reaches 80 % of its limit. It is rearmed at
+// A memGauge notices when a quantity reaches 80 % of its limit. It is rearmed at
 // 70 %, so that a store that hovers about the mark does not fill the log.
-type gauge bool
+type memGauge bool
 
-func (g *gauge) crossed(v, limit int64) bool {
+func (g *memGauge) crossed(v, limit int64) bool {
 	part := float64(v) / float64(limit)
 	crossed := part >= 0.8 && !bool(*g)
 	*g = part >= 0.8 || part >= 0.7 && *g
 	return crossed
 }
 
-// pace measures how many new keys come in a second, over about a minute.
-type pace struct {
+// A memPace measures how many new keys come in a second, over about a minute.
+type memPace struct {
 	since time.Duration
 	n     int
 	last  float64 // of the minute before
 }
 
-func (p *pace) count(now time.Duration) {
+func (p *memPace) count(now time.Duration) {
 	if now-p.since >= time.Minute {
 		p.last = p.rate(now)
 		p.since, p.n = now, 0
@@ -429,12 +467,13 @@ func (p *pace) count(now time.Duration) {
 	p.n++
 }
 
-func (p *pace) rate(now time.Duration) float64 {
-	d := max(now-p.since, time.Second)
-	if d < 10*time.Second && p.last > 0 {
-		return p.last
+func (p *memPace) rate(now time.Duration) float64 {
+	d := now - p.since
+	rate := float64(p.n) / max(d, time.Second).Seconds()
+	if d < 10*time.Second {
+		rate = max(rate, p.last) // too early to tell
 	}
-	return float64(p.n) / d.Seconds()
+	return rate
 }
 
 func (s *MemoryStore) warn(n int, bytes int64, rate float64, keep time.Duration) {
@@ -456,257 +495,10 @@ func (s *MemoryStore) warn(n int, bytes int64, rate float64, keep time.Duration)
 	)
 }
 
-// Forgetting.
-
-// A queue holds the records that last equally long, so that the one touched
-// longest ago expires first. Most stores have one or two queues.
-type queue struct {
-	list
-	keep time.Duration
-	pos  int // in dueQueues
-}
-
-// dueQueues is a heap of queues that are not empty.
-type dueQueues []*queue
-
-func (d dueQueues) Len() int           { return len(d) }
-func (d dueQueues) Less(i, j int) bool { return d[i].first.expires < d[j].first.expires }
-func (d dueQueues) Swap(i, j int)      { d[i], d[j] = d[j], d[i]; d[i].pos, d[j].pos = i, j }
-func (d *dueQueues) Push(x any)        { x.(*queue).pos = len(*d); *d = append(*d, x.(*queue)) }
-func (d *dueQueues) Pop() any {
-	last := len(*d) - 1
-	q := (*d)[last]
-	(*d)[last] = nil
-	*d = (*d)[:last]
-	return q
-}
-
-// schedule makes a record expire keep from now.
-func (s *MemoryStore) schedule(r *record, keep, now time.Duration) {
-	if q := r.queue; q != nil && q.keep == keep && q.last == r { // it stays where it is
-		r.expires = after(now, keep)
-		if q.first == r {
-			heap.Fix(&s.due, q.pos)
-		}
-		return
-	}
-	s.unschedule(r)
-	r.expires = after(now, keep)
-	q := s.queues[keep]
-	if q == nil {
-		if q = s.spare; q == nil {
-			q = new(queue)
-		}
-		s.spare = nil
-		q.keep = keep
-		s.queues[keep] = q
-	}
-	r.queue = q
-	q.push(byExpiry, r)
-	if q.first == r {
-		heap.Push(&s.due, q)
-	}
-}
-
-func (s *MemoryStore) unschedule(r *record) {
-	q := r.queue
-	if q == nil {
-		return
-	}
-	first := q.first == r
-	r.queue = nil
-	switch {
-	case first && q.n == 1:
-		heap.Remove(&s.due, q.pos) // while it still has a record to compare
-		q.remove(byExpiry, r)
-		delete(s.queues, q.keep)
-		s.spare = q
-	case first:
-		q.remove(byExpiry, r)
-		heap.Fix(&s.due, q.pos)
-	default:
-		q.remove(byExpiry, r)
-	}
-}
-
-// expire forgets up to limit records that have expired and returns how many.
-func (s *MemoryStore) expire(limit int, now time.Duration) int {
-	if len(s.due) == 0 || s.due[0].first.expires > now {
-		return 0
-	}
-	if s.n > sweep && s.allExpired(now) {
-		// Everything goes in one step; what it held is the collector's.
-		n := s.n
-		s.segments = [len(s.segments)]segment{}
-		s.n, s.bytes = 0, 0
-		s.queues, s.due, s.spare = make(map[time.Duration]*queue), nil, nil
-		s.done, s.bodied = list{}, list{}
-		return n
-	}
-	n := 0
-	for n < limit && len(s.due) > 0 && s.due[0].first.expires <= now {
-		s.remove(s.due[0].first)
-		n++
-	}
-	return n
-}
-
-func (s *MemoryStore) allExpired(now time.Duration) bool {
-	if len(s.due) > sweep {
-		return false // too many to look at; they go a few at a time
-	}
-	for _, q := range s.due {
-		if q.last.expires > now {
-			return false
-		}
-	}
-	return true
-}
-
-// after is now + d, or the end of time.
-func after(now, d time.Duration) time.Duration {
-	if t := now + d; t >= now {
-		return t
-	}
-	return math.MaxInt64
-}
-
-// A segment holds the records of some of the keys. There are many segments
-// because a map never shrinks: it must be made anew when most of it is empty,
-// and that must not take long.
-type segment struct {
-	records map[string]*record
-	peak    int // the most records since the map was made
-}
-
-func (s *MemoryStore) segment(key string) *segment {
-	return &s.segments[maphash.String(s.seed, key)%uint64(len(s.segments))]
-}
-
-func (g *segment) put(r *record) {
-	if g.records == nil {
-		g.records = make(map[string]*record)
-	}
-	g.records[r.key] = r
-	g.peak = max(g.peak, len(g.records))
-}
-
-func (g *segment) delete(r *record) {
-	delete(g.records, r.key)
-	if g.peak > 64 && len(g.records) < g.peak/4 {
-		records := make(map[string]*record, len(g.records))
-		for k, r := range g.records {
-			records[k] = r
-		}
-		g.records, g.peak = records, len(records)
-	}
-}
-
-// A record is what the store knows of a key. Times are by the store's clock.
-type record struct {
-	key, token           string // no token is empty, so an emptied one matches none
-	fingerprint, binding [32]byte
-	born                 time.Duration
-	lapses               time.Duration // when its lease ends
-	keep                 time.Duration // as last told by Claim, TakeOver or Complete
-	expires              time.Duration
-	completed            time.Duration
-	data                 []byte // head and body
-	head                 int    // bytes of data
-	holder               int32
-	ended                bool // completed, or resolved as applied
-	dropped              bool // the body was
-	waiting              *waiting
-	queue                *queue
-	links                [3]links
-}
-
-func (r *record) status(now time.Duration) ClaimStatus {
-	switch {
-	case r.ended:
-		return ClaimDone
-	case now < r.lapses:
-		return ClaimRunning
-	}
-	return ClaimOrphaned
-}
-
-// claim is what somebody else is told of the record.
-func (r *record) claim(now time.Duration) Claim {
-	c := Claim{
-		Status:      r.status(now),
-		Fingerprint: r.fingerprint,
-		Binding:     r.binding,
-		Left:        r.expires - now,
-		Holder:      int(r.holder),
-		BodyDropped: r.dropped,
-	}
-	switch c.Status {
-	case ClaimRunning:
-		c.Left = r.lapses - now
-	case ClaimDone:
-		c.Head, c.Body = r.bytes()
-	}
-	return c
-}
-
-// bytes returns head and body with no room behind them, so that a caller's
-// append cannot reach what others were given.
-func (r *record) bytes() (head, body []byte) {
-	if r.head > 0 {
-		head = r.data[:r.head:r.head]
-	}
-	if n := len(r.data); n > r.head {
-		body = r.data[r.head:n:n]
-	}
-	return head, body
-}
-
-// A record is in up to three lists.
-const (
-	byExpiry = iota
-	byDone
-	byBody
-)
-
-type links struct{ prev, next *record }
-
-type list struct {
-	first, last *record
-	n           int
-}
-
-func (l *list) push(by int, r *record) {
-	r.links[by] = links{prev: l.last}
-	if l.last == nil {
-		l.first = r
-	} else {
-		l.last.links[by].next = r
-	}
-	l.last = r
-	l.n++
-}
-
-func (l *list) remove(by int, r *record) {
-	at := r.links[by]
-	if at.prev == nil {
-		l.first = at.next
-	} else {
-		at.prev.links[by].next = at.next
-	}
-	if at.next == nil {
-		l.last = at.prev
-	} else {
-		at.next.links[by].prev = at.prev
-	}
-	r.links[by] = links{}
-	l.n--
-}
-
 // Waiting.
 
-// waiting is shared by those who wait for one running record.
-type waiting struct {
+// memWaiting is shared by those who wait for one running record.
+type memWaiting struct {
 	changed chan struct{}
 	n       int
 }
@@ -725,10 +517,14 @@ func (s *MemoryStore) Wait(ctx context.Context, key string) error {
 		s.mu.Unlock()
 		return nil
 	}
-	w := r.waiting
+	id := r.id
+	w := s.waiting[id]
 	if w == nil {
-		w = &waiting{changed: make(chan struct{})}
-		r.waiting = w
+		w = &memWaiting{changed: make(chan struct{})}
+		if s.waiting == nil {
+			s.waiting = make(map[memRef]*memWaiting)
+		}
+		s.waiting[id] = w
 	}
 	w.n++
 	left := r.lapses - now
@@ -742,18 +538,20 @@ func (s *MemoryStore) Wait(ctx context.Context, key string) error {
 			return nil
 		case <-ctx.Done():
 			s.mu.Lock()
-			r.leave(w)
+			s.leave(id, w)
 			s.mu.Unlock()
 			return ctx.Err()
 		case <-lapse.C:
 			s.mu.Lock()
 			now := s.tick()
-			if r.waiting == w && r.status(now) == ClaimRunning { // it was renewed
-				lapse.Reset(r.lapses - now)
-				s.mu.Unlock()
-				continue
+			if s.waiting[id] == w {
+				if r := s.table.at(id); r.status(now) == ClaimRunning { // it was renewed
+					lapse.Reset(r.lapses - now)
+					s.mu.Unlock()
+					continue
+				}
 			}
-			r.leave(w)
+			s.leave(id, w)
 			s.mu.Unlock()
 			return nil
 		}
@@ -761,16 +559,16 @@ func (s *MemoryStore) Wait(ctx context.Context, key string) error {
 }
 
 // wake ends every Wait for the record.
-func (r *record) wake() {
-	if r.waiting != nil {
-		close(r.waiting.changed)
-		r.waiting = nil
+func (s *MemoryStore) wake(r *memRecord) {
+	if w := s.waiting[r.id]; w != nil {
+		close(w.changed)
+		delete(s.waiting, r.id)
 	}
 }
 
-func (r *record) leave(w *waiting) {
-	if w.n--; w.n == 0 && r.waiting == w {
-		r.waiting = nil
+func (s *MemoryStore) leave(id memRef, w *memWaiting) {
+	if w.n--; w.n == 0 && s.waiting[id] == w {
+		delete(s.waiting, id)
 	}
 }
 
@@ -793,18 +591,19 @@ func (s *MemoryStore) List(ctx context.Context, q RecordQuery) ([]Record, error)
 		limit = 100
 	}
 	var found []Record
-	for i := range s.segments {
+	for i := range s.table.segments {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		s.mu.Lock()
 		now := s.tick()
-		for _, r := range s.segments[i].records {
-			if now >= r.expires || r.key <= q.After || now-r.born < q.MinAge ||
-				q.Status != 0 && q.Status != r.status(now) {
-				continue
+		for _, id := range s.table.segments[i].index {
+			for r := s.table.at(id); r != nil; r = s.table.at(r.chain) {
+				if now < r.expires && now-r.born >= q.MinAge && (q.Status == 0 || q.Status == r.status(now)) &&
+					string(s.table.keyOf(r)) > q.After {
+					found = append(found, s.record(r, now))
+				}
 			}
-			found = append(found, r.record(now))
 		}
 		s.mu.Unlock()
 		if len(found) > limit {
@@ -824,10 +623,10 @@ func firstByKey(found []Record, limit int) []Record {
 }
 
 // record is what an operator sees in a list.
-func (r *record) record(now time.Duration) Record {
-	c := r.claim(now)
+func (s *MemoryStore) record(r *memRecord, now time.Duration) Record {
+	c := s.tell(r, now)
 	return Record{
-		Key:         r.key,
+		Key:         string(s.table.keyOf(r)),
 		Status:      c.Status,
 		Fingerprint: c.Fingerprint,
 		Binding:     c.Binding,
@@ -850,8 +649,8 @@ func (s *MemoryStore) Show(ctx context.Context, key string) (Record, error) {
 	if r == nil {
 		return Record{}, ErrNotFound
 	}
-	rec := r.record(now)
-	rec.Head, rec.Body = r.bytes()
+	rec := s.record(r, now)
+	rec.Head, rec.Body = s.table.headBody(r)
 	return rec, nil
 }
 
@@ -880,8 +679,8 @@ func (s *MemoryStore) Resolve(ctx context.Context, key string, res Resolution) e
 	if keep == 0 {
 		keep = r.keep
 	}
-	r.token = "" // nobody's: whoever held it is told that the claim is lost
-	s.complete(r, res.Head, res.Body, keep, now)
+	// For nobody, so that whoever held it is told that the claim is lost.
+	s.complete(r, "", res.Head, res.Body, keep, now)
 	return nil
 }
 

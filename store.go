@@ -44,7 +44,8 @@ type Store interface {
 	// Claim takes a free key for op.Token, or learns the state of a taken one.
 	// The claim runs for lease unless renewed; the record is kept for keep.
 	// Repeated by the token that holds the key, lapsed or not, it is acquired
-	// and both begin anew. It returns [ErrFull] when the store cannot protect one more key.
+	// and both begin anew. It returns [ErrFull] when the store cannot protect
+	// one more key.
 	Claim(ctx context.Context, op Op, lease, keep time.Duration) (Claim, error)
 
 	// TakeOver takes an orphaned (or free) key for op.Token. On any other

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -479,6 +480,19 @@ var timeCases = []kase{
 		h.must(7, h.renew(h.ctx, op, century), nil, "Renew with a lease of a hundred years")
 		h.must(7, h.complete(h.ctx, op, nil, nil, century), nil, "Complete with a keep of a hundred years")
 		h.mustClaim(7, h.op(h.key()), century, century, oncehttp.ClaimDone, "within a keep of a hundred years")
+	}},
+	{"the longest durations are as long as can be", 7, func(h *harness) {
+		const longest time.Duration = math.MaxInt64
+		op := h.op(h.key())
+		h.pass(h.u(1))
+		h.mustClaim(7, op, longest, longest, oncehttp.ClaimAcquired, "with the longest lease there is")
+		c := h.mustClaim(7, h.op(h.key()), longest, longest, oncehttp.ClaimRunning, "within the longest lease there is")
+		if c.Left <= 0 {
+			h.broken(7, "Left of the longest lease there is: got %v", c.Left)
+		}
+		h.must(7, h.renew(h.ctx, op, longest), nil, "Renew with the longest lease there is")
+		h.must(7, h.complete(h.ctx, op, nil, nil, longest), nil, "Complete with the longest keep there is")
+		h.mustClaim(7, h.op(h.key()), longest, longest, oncehttp.ClaimDone, "within the longest keep there is")
 	}},
 }
 

@@ -1,0 +1,406 @@
+package oncehttp
+
+import (
+	"container/heap"
+	"hash/maphash"
+	"math/bits"
+	"time"
+)
+
+// A memTable holds the records of a MemoryStore: it finds them by key, keeps them
+// in lists, and knows which expires next. It has no lock and no policy.
+//
+// A store of a million records would cost its process dearly at every garbage
+// collection if the records were ordinary objects full of pointers, and the
+// process is usually not ours. So records lie in slabs, refer to each other by
+// number, and have one pointer each, to their bytes.
+type memTable struct {
+	seed     maphash.Seed
+	coarse   uint8 // bits of the hash to throw away: only tests want collisions
+	segments [256]memSegment
+	n        int   // records
+	bytes    int64 // of heads and bodies
+
+	slabs  []*memSlab
+	unused []uint32 // places in slabs that hold none
+	room   uint32   // a slab with room, 1 + its place, the first in a list of all of them
+
+	queues map[time.Duration]*memQueue // by how long their records last
+	due    memQueues                   // the same queues, the one that expires first in front
+	spare  *memQueue
+	done   memList // completed records, oldest completion first
+	bodied memList // those among them whose body is kept and not empty
+}
+
+// A memRecord is what the store knows of a key. It must not contain pointers.
+// Times are by the store's clock.
+type memRecord struct {
+	id                   memRef
+	chain                memRef // the next record with the same hash
+	hash                 uint64
+	fingerprint, binding [32]byte
+	born                 time.Duration
+	lapses               time.Duration // when its lease ends
+	keep                 time.Duration // as last told by Claim or TakeOver
+	lasts                time.Duration // the queue it is in
+	expires              time.Duration
+	completed            time.Duration
+	links                [3]memLinks
+	key, token, head     uint32 // their lengths; no token is empty but one that was taken away
+	holder               int32
+	ended                bool // completed, or resolved as applied
+	dropped              bool // the body was
+}
+
+// A memRef is the number of a record, 0 that of none.
+type memRef uint32
+
+func (t *memTable) init() {
+	*t = memTable{seed: maphash.MakeSeed(), coarse: t.coarse, queues: make(map[time.Duration]*memQueue)}
+}
+
+// find returns the record of a key, or nil.
+func (t *memTable) find(key string) *memRecord {
+	hash := t.hash(key)
+	for id := t.segment(hash).index[hash]; id != 0; {
+		r := t.at(id)
+		if string((*t.blob(r))[:r.key]) == key {
+			return r
+		}
+		id = r.chain
+	}
+	return nil
+}
+
+// insert makes a record for a key that has none.
+func (t *memTable) insert(op Op) *memRecord {
+	r := t.place()
+	r.hash = t.hash(op.Key)
+	r.fingerprint, r.binding = op.Fingerprint, op.Binding
+	b := make([]byte, 0, len(op.Key)+len(op.Token))
+	*t.blob(r) = append(append(b, op.Key...), op.Token...)
+	r.key, r.token = uint32(len(op.Key)), uint32(len(op.Token))
+	r.chain = t.segment(r.hash).put(r.hash, r.id)
+	t.n++
+	return r
+}
+
+// remove forgets a record.
+func (t *memTable) remove(r *memRecord) {
+	t.unschedule(r)
+	if r.ended {
+		head, body := t.headBody(r)
+		t.bytes -= int64(len(head) + len(body))
+		t.unlink(&t.done, memByDone, r)
+		if len(body) > 0 {
+			t.unlink(&t.bodied, memByBody, r)
+		}
+	}
+	g := t.segment(r.hash)
+	if id := g.index[r.hash]; id == r.id {
+		g.drop(r.hash, r.chain)
+	} else {
+		for t.at(id).chain != r.id {
+			id = t.at(id).chain
+		}
+		t.at(id).chain = r.chain
+	}
+	t.n--
+	t.vacate(r)
+}
+
+// Bytes: key, token, head and body lie in one piece, which is replaced and never
+// changed, because callers have been given parts of it.
+
+func (t *memTable) blob(r *memRecord) *[]byte {
+	i := uint32(r.id) - 1
+	return &t.slabs[i/memSlabSize].blobs[i%memSlabSize]
+}
+
+func (t *memTable) keyOf(r *memRecord) []byte   { return (*t.blob(r))[:r.key] }
+func (t *memTable) tokenOf(r *memRecord) []byte { return (*t.blob(r))[r.key : r.key+r.token] }
+
+// headBody returns a record's head and body with no room behind them, so that a
+// caller's append cannot reach what others were given.
+func (t *memTable) headBody(r *memRecord) (head, body []byte) {
+	b := *t.blob(r)
+	from := r.key + r.token
+	to := from + r.head
+	if r.head > 0 {
+		head = b[from:to:to]
+	}
+	if n := len(b); uint32(n) > to {
+		body = b[to:n:n]
+	}
+	return head, body
+}
+
+// rewrite gives a record another token, head and body.
+func (t *memTable) rewrite(r *memRecord, token string, head, body []byte) {
+	key := t.keyOf(r)
+	b := make([]byte, 0, len(key)+len(token)+len(head)+len(body))
+	b = append(append(b, key...), token...)
+	*t.blob(r) = append(append(b, head...), body...)
+	r.token, r.head = uint32(len(token)), uint32(len(head))
+}
+
+// Finding.
+
+// A memSegment is the index of some of the records. There are many segments
+// because a map never shrinks: it must be made anew when most of it is empty,
+// and that must not take long.
+type memSegment struct {
+	index map[uint64]memRef // by hash, to the first of a chain
+	peak  int               // the most entries since the map was made
+}
+
+func (t *memTable) hash(key string) uint64 { return maphash.String(t.seed, key) >> t.coarse }
+
+func (t *memTable) segment(hash uint64) *memSegment {
+	return &t.segments[hash%uint64(len(t.segments))]
+}
+
+// put makes id the first of its chain and returns the one that was.
+func (g *memSegment) put(hash uint64, id memRef) (next memRef) {
+	if g.index == nil {
+		g.index = make(map[uint64]memRef)
+	}
+	next = g.index[hash]
+	g.index[hash] = id
+	g.peak = max(g.peak, len(g.index))
+	return next
+}
+
+// drop makes next the first of its chain, or ends the chain if there is none.
+func (g *memSegment) drop(hash uint64, next memRef) {
+	if next != 0 {
+		g.index[hash] = next
+		return
+	}
+	delete(g.index, hash)
+	if g.peak > 64 && len(g.index) < g.peak/4 {
+		index := make(map[uint64]memRef, len(g.index))
+		for hash, id := range g.index {
+			index[hash] = id
+		}
+		g.index, g.peak = index, len(index)
+	}
+}
+
+// Placing.
+
+const memSlabSize = 64
+
+// A memSlab holds records. The pointers come first because the collector looks no
+// further than the last one.
+type memSlab struct {
+	blobs      [memSlabSize][]byte
+	records    [memSlabSize]memRecord
+	used       uint64 // a bit for each
+	prev, next uint32 // in the list of slabs with room, 1 + place
+}
+
+// at returns a record by its number, or nil for none.
+func (t *memTable) at(id memRef) *memRecord {
+	if id == 0 {
+		return nil
+	}
+	i := uint32(id) - 1
+	return &t.slabs[i/memSlabSize].records[i%memSlabSize]
+}
+
+// place finds room for a record.
+func (t *memTable) place() *memRecord {
+	if t.room == 0 {
+		if n := len(t.unused); n > 0 {
+			t.room = t.unused[n-1] + 1
+			t.unused = t.unused[:n-1]
+			t.slabs[t.room-1] = new(memSlab)
+		} else {
+			t.slabs = append(t.slabs, new(memSlab))
+			t.room = uint32(len(t.slabs))
+		}
+	}
+	at := t.room - 1
+	sl := t.slabs[at]
+	i := uint32(bits.TrailingZeros64(^sl.used))
+	sl.used |= 1 << i
+	if sl.used == 1<<memSlabSize-1 {
+		t.leaveRoom(sl)
+	}
+	r := &sl.records[i]
+	r.id = memRef(at*memSlabSize + i + 1)
+	return r
+}
+
+// vacate gives a record's place back, and its slab if it is empty and not the
+// only one with room.
+func (t *memTable) vacate(r *memRecord) {
+	i := uint32(r.id) - 1
+	at := i / memSlabSize
+	sl := t.slabs[at]
+	sl.blobs[i%memSlabSize] = nil
+	*r = memRecord{}
+	if sl.used == 1<<memSlabSize-1 {
+		sl.next = t.room
+		if t.room != 0 {
+			t.slabs[t.room-1].prev = at + 1
+		}
+		t.room = at + 1
+	}
+	sl.used &^= 1 << (i % memSlabSize)
+	if sl.used == 0 && (sl.prev != 0 || sl.next != 0) {
+		t.leaveRoom(sl)
+		t.slabs[at] = nil
+		t.unused = append(t.unused, at)
+	}
+}
+
+// leaveRoom takes a slab out of the list of those with room.
+func (t *memTable) leaveRoom(sl *memSlab) {
+	if sl.prev == 0 {
+		t.room = sl.next
+	} else {
+		t.slabs[sl.prev-1].next = sl.next
+	}
+	if sl.next != 0 {
+		t.slabs[sl.next-1].prev = sl.prev
+	}
+	sl.prev, sl.next = 0, 0
+}
+
+// Lists.
+
+// A record is in up to three lists.
+const (
+	memByExpiry = iota
+	memByDone
+	memByBody
+)
+
+type memLinks struct{ prev, next memRef }
+
+type memList struct {
+	first, last memRef
+	n           int
+}
+
+func (t *memTable) link(l *memList, by int, r *memRecord) {
+	r.links[by] = memLinks{prev: l.last}
+	if l.last == 0 {
+		l.first = r.id
+	} else {
+		t.at(l.last).links[by].next = r.id
+	}
+	l.last = r.id
+	l.n++
+}
+
+func (t *memTable) unlink(l *memList, by int, r *memRecord) {
+	at := r.links[by]
+	if at.prev == 0 {
+		l.first = at.next
+	} else {
+		t.at(at.prev).links[by].next = at.next
+	}
+	if at.next == 0 {
+		l.last = at.prev
+	} else {
+		t.at(at.next).links[by].prev = at.prev
+	}
+	r.links[by] = memLinks{}
+	l.n--
+}
+
+// Expiring.
+
+// A memQueue holds the records that last equally long, so that the one touched
+// longest ago expires first. Most stores have one or two queues.
+type memQueue struct {
+	memList
+	lasts time.Duration
+	due   time.Duration // when the first one expires
+	at    int           // in dueQueues
+}
+
+// memQueues is a heap of queues, none of them empty.
+type memQueues []*memQueue
+
+func (d memQueues) Len() int           { return len(d) }
+func (d memQueues) Less(i, j int) bool { return d[i].due < d[j].due }
+func (d memQueues) Swap(i, j int)      { d[i], d[j] = d[j], d[i]; d[i].at, d[j].at = i, j }
+func (d *memQueues) Push(x any)        { x.(*memQueue).at = len(*d); *d = append(*d, x.(*memQueue)) }
+func (d *memQueues) Pop() any {
+	last := len(*d) - 1
+	q := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
+	return q
+}
+
+// schedule makes a record expire when it has lasted from now.
+func (t *memTable) schedule(r *memRecord, lasts, now time.Duration) {
+	if q := t.queues[r.lasts]; r.lasts == lasts && q.last == r.id { // it stays where it is
+		r.expires = memLater(now, lasts)
+		if q.first == r.id {
+			q.due = r.expires
+			heap.Fix(&t.due, q.at)
+		}
+		return
+	}
+	t.unschedule(r)
+	r.lasts, r.expires = lasts, memLater(now, lasts)
+	q := t.queues[lasts]
+	if q == nil {
+		if q = t.spare; q == nil {
+			q = new(memQueue)
+		}
+		t.spare = nil
+		q.lasts = lasts
+		t.queues[lasts] = q
+	}
+	t.link(&q.memList, memByExpiry, r)
+	if q.first == r.id {
+		q.due = r.expires
+		heap.Push(&t.due, q)
+	}
+}
+
+func (t *memTable) unschedule(r *memRecord) {
+	if r.lasts == 0 {
+		return // it is not in a queue yet
+	}
+	q := t.queues[r.lasts]
+	first := q.first == r.id
+	t.unlink(&q.memList, memByExpiry, r)
+	switch {
+	case q.n == 0:
+		heap.Remove(&t.due, q.at)
+		delete(t.queues, q.lasts)
+		t.spare = q
+	case first:
+		q.due = t.at(q.first).expires
+		heap.Fix(&t.due, q.at)
+	}
+}
+
+// expired returns a record that has expired, or nil.
+func (t *memTable) expired(now time.Duration) *memRecord {
+	if len(t.due) == 0 || t.due[0].due > now {
+		return nil
+	}
+	return t.at(t.due[0].first)
+}
+
+// allExpired reports whether every record has expired. It may fail to notice.
+func (t *memTable) allExpired(now time.Duration) bool {
+	if len(t.due) > 32 {
+		return false // too many queues to look at
+	}
+	for _, q := range t.due {
+		if t.at(q.last).expires > now {
+			return false
+		}
+	}
+	return true
+}
