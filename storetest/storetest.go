@@ -3,7 +3,7 @@
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, storetest.Config{
-//			New: func(t *testing.T) oncehttp.Store { return mystore.New(t.TempDir()) },
+//			New: func(t *testing.T) oncehttp.Store { return mystore.Open(t.TempDir()) },
 //		})
 //	}
 //
