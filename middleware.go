@@ -188,7 +188,7 @@ func (m *Middleware) make() {
 	case strings.Trim(m.KeyHeader, tokenBytes) != "":
 		panic("oncehttp: Middleware.KeyHeader is not the name of a header field")
 	}
-	if u, err := url.Parse(m.DocsURL); err != nil || strings.ContainsAny(m.DocsURL, "<>\" ") || m.DocsURL != "" && u.Path == "" && u.Host == "" {
+	if _, err := url.Parse(m.DocsURL); err != nil || strings.ContainsAny(m.DocsURL, "<>\" ") {
 		panic("oncehttp: Middleware.DocsURL is not a URL")
 	}
 	m.once = once
@@ -254,6 +254,7 @@ type exchange struct {
 	began     time.Time
 	callerKey string
 	data      []byte // the request's body
+	form      string // or what an outer layer made of it
 	body      bodyReader
 	r         run
 	c         capture
@@ -280,7 +281,7 @@ func (x *exchange) serve(keyErr error) {
 		x.refuse(refusal)
 		return
 	}
-	if outer, ok := x.req.Context().Value(runKey{}).(*run); ok && outer.op.Key == x.r.op.Key && outer.once.Store == x.p.m.Store {
+	if outer, ok := x.req.Context().Value(runKey{}).(*run); ok && outer.op.Key == x.r.op.Key {
 		// Another Middleware outside of this one protects the request already.
 		// To claim its key again would be to wait for oneself.
 		x.pass()
@@ -342,7 +343,11 @@ func (x *exchange) prepare() *Refusal {
 	if refusal := x.readBody(); refusal != nil {
 		return refusal
 	}
-	x.r.op.Fingerprint = fingerprint(r.Host, r.URL.RawQuery, fieldOf(r, "Content-Type"), fieldOf(r, "Content-Encoding"), fieldOf(r, "If-Match"), x.data)
+	data := x.data
+	if x.form != "" {
+		data = []byte(x.form)
+	}
+	x.r.op.Fingerprint = fingerprint(r.Host, r.URL.RawQuery, fieldOf(r, "Content-Type"), fieldOf(r, "Content-Encoding"), fieldOf(r, "If-Match"), data)
 	return nil
 }
 
@@ -533,11 +538,28 @@ func (x *exchange) readBody() *Refusal {
 			return refuseBodyTooLarge(limit)
 		case err == io.EOF:
 			x.data = b
-			return nil
+			return x.consumed()
 		case err != nil:
 			return x.bodyError(err)
 		}
 	}
+}
+
+// consumed looks for what an outer layer has read of the body. A form that it
+// parsed is what the handler sees too. Anything else is gone: two different
+// requests would look the same.
+func (x *exchange) consumed() *Refusal {
+	r := x.req
+	switch {
+	case len(x.data) > 0:
+	case r.PostForm != nil && (r.MultipartForm == nil || len(r.MultipartForm.File) == 0):
+		x.form = r.PostForm.Encode()
+	case r.ContentLength > 0:
+		x.p.m.once.log().ErrorContext(r.Context(), "oncehttp: a layer outside of the Middleware has read the request's body; the request was not run",
+			"method", x.r.method, "path", x.r.path)
+		return refuseConsumed()
+	}
+	return nil
 }
 
 func (x *exchange) bodyError(err error) *Refusal {

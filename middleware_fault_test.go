@@ -527,6 +527,68 @@ func TestMiddlewareTellsWhyABodyDidNotArrive(t *testing.T) {
 	}
 }
 
+// A digest of a body that somebody else has read would be that of nothing.
+func TestMiddlewareNoticesThatItsBodyWasReadBefore(t *testing.T) {
+	form := func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.PostFormValue("amount")) }
+	for _, tt := range []struct {
+		name  string
+		outer func(*http.Request)
+		kind  string // "" means that the handler runs
+	}{
+		{"and lost", func(r *http.Request) { io.Copy(io.Discard, r.Body) }, "body-consumed"},
+		{"and parsed", func(r *http.Request) { r.ParseForm() }, ""},
+		{"and put back", func(r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(b)))
+		}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := (&Middleware{Store: &MemoryStore{}, Logger: quiet}).Handler(http.HandlerFunc(form))
+			s := serve(t, "HTTP/1.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				tt.outer(r)
+				p.ServeHTTP(w, r)
+			}))
+			send := func(body string) reply {
+				r := s.request(t, "POST", "/", "k", body)
+				r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+				return s.send(r)
+			}
+			first := send("amount=100&to=a")
+			if tt.kind != "" {
+				wantProblem(t, first, tt.kind, 500, false, false, "unknown")
+				return
+			}
+			wantFirst(t, first)
+			if first.body != "100" {
+				t.Errorf("the handler read %q", first.body)
+			}
+			wantReplay(t, send("amount=100&to=a"))
+			wantProblem(t, send("amount=90&to=a"), "key-reused", 422, false, false, "unknown")
+		})
+	}
+}
+
+// A 401 must not use the key up: the retry comes with a token that was renewed.
+func TestMiddlewareLetsATokenBeRenewedAfterA401(t *testing.T) {
+	h := &refunds{}
+	p := (&Middleware{Store: &MemoryStore{}, Logger: quiet}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer new" {
+			w.WriteHeader(401)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	for _, tt := range []struct {
+		token string
+		want  int
+	}{{"Bearer old", 401}, {"Bearer new", 201}, {"Bearer new", 201}, {"Bearer old", 409}} {
+		if w := ask(p, "k", func(r *http.Request) { r.Header.Set("Authorization", tt.token) }); w.Code != tt.want {
+			t.Errorf("%s: %d, want %d", tt.token, w.Code, tt.want)
+		}
+	}
+	h.want(t, 1)
+}
+
 func TestMiddlewareReadsABodyHoweverItComes(t *testing.T) {
 	const text = `{"order":"A-17","amount":100}`
 	for name, wrap := range map[string]func(io.Reader) io.Reader{

@@ -15,9 +15,10 @@ import (
 // model, what it may do.
 type Refusal struct {
 	// Type names the refusal: urn:oncehttp: and one of missing-key,
-	// malformed-key, body-too-large, body-unreadable, upgrade-refused,
-	// principal-changed, key-reused, response-gone, in-progress,
-	// outcome-unknown, store-unavailable, store-full, scope-failed.
+	// malformed-key, body-too-large, body-unreadable, body-consumed,
+	// upgrade-refused, scope-failed, principal-changed, key-reused,
+	// response-gone, in-progress, outcome-unknown, store-unavailable,
+	// store-full.
 	Type string
 
 	// Status is the HTTP status.
@@ -137,6 +138,15 @@ func refuseBody(status int, err error) *Refusal {
 		Title:        "The request body did not arrive",
 		Detail:       "The body was cut short, or came too slowly, so this request was not run. Send the same request with the same key again.",
 		RetrySameKey: true, Outcome: outcomeUnknown, Err: err,
+	}
+}
+
+func refuseConsumed() *Refusal {
+	return &Refusal{
+		Type: problemType + "body-consumed", Status: http.StatusInternalServerError,
+		Title:   "The server read the request body before the request could be protected",
+		Detail:  "This request was not run. The fault is in how the server is put together, so sending it again does not help.",
+		Outcome: outcomeUnknown,
 	}
 }
 
