@@ -18,6 +18,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"net/http/httputil"
 	"net/textproto"
 	"net/url"
 	"os"
@@ -356,7 +357,7 @@ type ctxKey struct{}
 
 // plainHTTP is what a user of net/http relies on.
 var plainHTTP = slices.Concat(methodRows, bodyRows, answerRows, codingRows, redirectRows, expectRows,
-	traceRows, endRows, poolRows, addressRows, refusalRows, streamRows)
+	traceRows, endRows, poolRows, addressRows, proxyRows, refusalRows, streamRows)
 
 type dropInRow struct {
 	does string
@@ -678,6 +679,31 @@ var answerRows = []dropInRow{
 		rwc.Close()
 		if _, err := rwc.Write([]byte("x")); err == nil {
 			w.Error("write after Close: got no error")
+		}
+	}},
+	{"a connection that was handed over lives on", http1, virtual, func(w *wire) {
+		url := w.serve(func(rw http.ResponseWriter, r *http.Request) {
+			conn, buf, err := http.NewResponseController(rw).Hijack()
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			defer conn.Close()
+			io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			io.Copy(conn, buf)
+		})
+		r := w.request("GET", url, nil)
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "echo")
+		rwc := w.do(r).Body.(io.ReadWriteCloser)
+		defer rwc.Close()
+		for range 3 {
+			time.Sleep(time.Hour)
+			io.WriteString(rwc, "ping")
+			b := make([]byte, 4)
+			if _, err := io.ReadFull(rwc, b); err != nil {
+				w.Fatal(err)
+			}
 		}
 	}},
 	{"103 early hints reach Got1xxResponse", both, real, func(w *wire) {
@@ -1576,6 +1602,97 @@ var addressRows = []dropInRow{
 		w.equal("body", bodyOf(w, w.get("mem://host/path")), "/path")
 		w.equal("body without a host", bodyOf(w, w.get("mem:///path")), "/path")
 	}},
+}
+
+var proxyRows = []dropInRow{
+	{"a ReverseProxy passes bodies, hints and trailers on", both, real, func(w *wire) {
+		upstream := w.serve(func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Link", "</a.css>")
+			rw.WriteHeader(103)
+			rw.Header().Del("Link")
+			rw.Header().Set("Trailer", "X-Sum")
+			b, _ := io.ReadAll(r.Body)
+			rw.Write(b)
+			rw.Header().Set("X-Sum", fmt.Sprint(len(b)))
+		})
+		front := w.proxy(upstream)
+		var hints []string
+		body := onlyReader(strings.Repeat("hello ", 50_000))
+		r := w.request("POST", front, body)
+		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				hints = append(hints, h.Get("Link"))
+				return nil
+			},
+		}))
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.equal("length", len(bodyOf(w, resp)), 300_000)
+		w.equal("trailer", resp.Trailer.Get("X-Sum"), "300000")
+		w.equal("hints", hints, []string{"</a.css>"})
+	}},
+	{"a ReverseProxy passes an upgrade on", http1, real, func(w *wire) {
+		upstream := w.serve(func(rw http.ResponseWriter, r *http.Request) {
+			conn, buf, err := http.NewResponseController(rw).Hijack()
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			defer conn.Close()
+			io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			io.Copy(conn, buf)
+		})
+		r := w.request("GET", w.proxy(upstream), nil)
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "echo")
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			w.Fatal(err)
+		}
+		rwc := resp.Body.(io.ReadWriteCloser)
+		defer rwc.Close()
+		io.WriteString(rwc, "ping")
+		b := make([]byte, 4)
+		if _, err := io.ReadFull(rwc, b); err != nil || string(b) != "ping" {
+			w.Errorf("echo: got %q, %v, want ping", b, err)
+		}
+	}},
+	{"a ReverseProxy whose client leaves cancels the call", both, real, func(w *wire) {
+		arrived, gone := make(chan bool, 1), make(chan bool)
+		front := w.proxy(w.serve(func(rw http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			arrived <- true
+			<-r.Context().Done()
+			close(gone)
+		}))
+		ctx, cancel := context.WithCancel(w.Context())
+		go func() {
+			<-arrived
+			cancel()
+		}()
+		if _, err := http.DefaultTransport.RoundTrip(w.request("POST", front, onlyReader("x")).WithContext(ctx)); !errors.Is(err, context.Canceled) {
+			w.Errorf("got %v, want context.Canceled", err)
+		}
+		<-gone
+	}},
+}
+
+// proxy runs a ReverseProxy in front of upstream, which it calls through the
+// transport under test.
+func (w *wire) proxy(upstream string) string {
+	u, err := url.Parse(upstream)
+	if err != nil {
+		w.Fatal(err)
+	}
+	srv := httptest.NewServer(&httputil.ReverseProxy{
+		Transport: w.client.Transport,
+		ErrorLog:  quietLog,
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u) },
+	})
+	w.Cleanup(srv.Close)
+	return srv.URL
 }
 
 // refusal is a row about a request that net/http itself refuses: at once, with the

@@ -877,6 +877,33 @@ func TestOneKeyForAllAttemptsAndAnotherForTheNextCall(t *testing.T) {
 	}
 }
 
+// A header name need not be canonical to be sent, so a key under such a name is the
+// caller's all the same: with a second one beside it the server would see two.
+func TestTheCallersKeyCountsHoweverItIsSpelled(t *testing.T) {
+	for _, name := range []string{"idempotency-key", "IDEMPOTENCY-KEY"} {
+		fault(t, func(n int32, w http.ResponseWriter, r *http.Request) {
+			if got := r.Header["Idempotency-Key"]; len(got) != 1 || got[0] != "mine" {
+				t.Errorf("%s: the server got the keys %q, want the caller's alone", name, got)
+			}
+			if n == 1 {
+				w.WriteHeader(503)
+			}
+		}, func(t *testing.T, x *faulty) {
+			x.tr.Backoff = noPause
+			r := newRequest(t, t.Context(), "POST", "http://a.example/", "b")
+			r.Header[name] = []string{"mine"}
+			resp, err := x.tr.RoundTrip(r)
+			if err != nil {
+				return // to refuse it is as good
+			}
+			resp.Body.Close()
+			if got := oncehttp.Attempts(resp).Key; got != "mine" {
+				t.Errorf("%s: Attempts(resp).Key: got %q, want the caller's", name, got)
+			}
+		})
+	}
+}
+
 func TestPrepareChangesOneAttemptOnly(t *testing.T) {
 	fault(t, func(n int32, w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Attempt") != fmt.Sprint(n) || r.URL.RawQuery != fmt.Sprint("attempt=", n) || len(r.Header["X-Sum"]) != 1 {

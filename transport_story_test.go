@@ -300,6 +300,25 @@ func TestAHostThatHangsForManyAtOnceTripsTheBreaker(t *testing.T) {
 	})
 }
 
+// An http.Client tells its Timeout in two ways at once, by the context's deadline and
+// by the deprecated Request.Cancel. Whichever is seen first, the host had its time.
+func TestAHostThatHangsBeyondTheClientsTimeoutTripsTheBreaker(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHost(t, false, &oncehttp.Transport{})
+			h.become("hang")
+			client := &http.Client{Transport: h.tr, Timeout: 5 * time.Second}
+			var err error
+			for n := 0; n < 6 && !errors.Is(err, oncehttp.ErrOpen); n++ {
+				_, err = client.Get("http://a.example/")
+			}
+			if !errors.Is(err, oncehttp.ErrOpen) {
+				t.Errorf("after five hung calls: got %v, want a refusal", err)
+			}
+		})
+	}
+}
+
 func TestTheBreakerCountsAttemptsNotCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, false, &oncehttp.Transport{Attempts: 10})
