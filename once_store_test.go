@@ -138,6 +138,7 @@ type txFaults struct {
 	begin  error // Transact returns it before the work
 	commit error // and this instead of committing
 	lose   error // and this after it has committed
+	undo   error // and this after it has rolled back
 	panics bool
 }
 
@@ -171,7 +172,7 @@ func (s *transacting) Transact(ctx context.Context, op Op, keep time.Duration, w
 		panic("a store's secret")
 	}
 	if !commit {
-		return nil
+		return s.undo
 	}
 	if s.commit != nil {
 		return s.commit

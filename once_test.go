@@ -638,6 +638,31 @@ func TestOnceAnswersALostClaimWithTheWinnersRecord(t *testing.T) {
 	}
 }
 
+// What is known to be lost stays lost when the store goes away as well.
+func TestOnceNeverDeliversTheAnswerOfALostClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		mem := &MemoryStore{}
+		s := &faulty{Store: mem, before: func(context.Context, storeCall) error {
+			if down.Load() {
+				return errStore
+			}
+			return nil
+		}}
+		o := &Once{Store: s, Logger: quiet}
+		a, err := o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
+			mem.Renew(ctx, ctx.Value(runKey{}).(*run).op, 0)
+			mem.TakeOver(ctx, Op{Key: "k", Token: "thief"}, time.Hour, time.Hour)
+			<-ctx.Done()
+			down.Store(true)
+			return nil, []byte("our own"), nil
+		})
+		if a.Kind != OutcomeUnknown || a.Body != nil || !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("%+v, %v; want ErrOutcomeUnknown", a, err)
+		}
+	})
+}
+
 // A store that cannot be reached is no reason to stop or to forget work.
 
 func TestOnceGoesOnWhenTheStoreCannotBeReached(t *testing.T) {
@@ -741,6 +766,36 @@ func TestOnceCompletionIsRecognisedWhenItsReplyWasLost(t *testing.T) {
 		a, err := o.Do(t.Context(), Op{Key: "k"}, ok)
 		if err != nil || a.Kind != OutcomeRan || !a.Recorded {
 			t.Errorf("%+v, %v; want it confirmed", a, err)
+		}
+	})
+}
+
+// A renewal that meets the completion's effect does not mean that the claim was
+// lost while the work ran.
+func TestOnceRenewalAfterTheEndIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var mu sync.Mutex
+		s := &faulty{Store: &MemoryStore{}, after: func(_ context.Context, c storeCall) error {
+			switch {
+			case c.method == "Renew":
+				return ErrClaimLost // it is done: some stores say so
+			case c.method == "Complete" && c.n < 20:
+				return errStore // it took effect, but nobody learns of it
+			}
+			return nil
+		}}
+		o := &Once{Store: s, Logger: slog.New(slog.NewTextHandler(&lockedWriter{w: &log, mu: &mu}, nil))}
+		if a, err := o.Do(t.Context(), Op{Key: "k"}, ok); err != nil || string(a.Body) != "body" {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if err := o.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(s.made("Renew")) == 0 || strings.Contains(log.String(), "lost") {
+			t.Errorf("%d renewals, log: %s", len(s.made("Renew")), log.String())
 		}
 	})
 }
@@ -1027,18 +1082,36 @@ func TestOnceRerunsAnOrphanOnlyIfItMay(t *testing.T) {
 }
 
 func TestOnceNoticesAnOrphanWhileItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &MemoryStore{}
-		hold(t, s, "k", 2*time.Second)
-		began := time.Now()
-		o := &Once{Store: s, Logger: quiet}
-		if _, err := o.Do(t.Context(), Op{Key: "k"}, never(t)); !errors.Is(err, ErrOutcomeUnknown) {
-			t.Errorf("%v, want ErrOutcomeUnknown", err)
-		}
-		if d := time.Since(began); d < 2*time.Second || d > 2100*time.Millisecond {
-			t.Errorf("noticed after %v, want 2 s: when the lease was over", d)
-		}
-	})
+	for _, tt := range []struct {
+		name  string
+		store func(*MemoryStore) Store
+	}{
+		{"with a store that wakes it", func(s *MemoryStore) Store { return s }},
+		{"with a store that must be polled", func(s *MemoryStore) Store { return &faulty{Store: s} }},
+		{"with a store that wakes for other things only", func(s *MemoryStore) Store { return sleepyWaiter{s} }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := &MemoryStore{}
+				hold(t, mem, "k", 2500*time.Millisecond)
+				began := time.Now()
+				o := &Once{Store: tt.store(mem), Logger: quiet}
+				if _, err := o.Do(t.Context(), Op{Key: "k"}, never(t)); !errors.Is(err, ErrOutcomeUnknown) {
+					t.Errorf("%v, want ErrOutcomeUnknown", err)
+				}
+				if d := time.Since(began); d < 2500*time.Millisecond || d > 2510*time.Millisecond {
+					t.Errorf("noticed after %v, want 2.5 s: when the lease was over", d)
+				}
+			})
+		})
+	}
+}
+
+type sleepyWaiter struct{ *MemoryStore }
+
+func (sleepyWaiter) Wait(ctx context.Context, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // That an earlier holder vanished, and what it was asked, must not be forgotten
@@ -1196,6 +1269,9 @@ func TestOnceRunsWorkWithinAStoresTransaction(t *testing.T) {
 		{"a commit that nobody knows of is unknown", txFaults{commit: ErrOutcomeUnknown}, ok, OutcomeUnknown, ErrOutcomeUnknown, 0, 0},
 		{"any other error of a commit is no better", txFaults{commit: errStore}, ok, OutcomeUnknown, ErrOutcomeUnknown, 0, 0},
 		{"a commit whose reply was lost is unknown here and done there", txFaults{lose: ErrOutcomeUnknown}, ok, OutcomeUnknown, ErrOutcomeUnknown, ClaimDone, 1},
+		{"a rollback that fails is one all the same, since no commit was asked for", txFaults{undo: errStore}, func(context.Context) ([]byte, []byte, error) {
+			return nil, nil, errWork
+		}, OutcomeReleased, errWork, 0, 0},
 		{"a store that panics while it commits is unknown", txFaults{panics: true}, ok, OutcomeUnknown, ErrOutcomeUnknown, ClaimOrphaned, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -771,4 +771,7 @@ func TestCaptureHoldsEverythingWithinATransaction(t *testing.T) {
 		t.Errorf("%+v, writes %v", first, store.writes)
 	}
 	wantProblem(t, s.post(t, "/", "k"), "response-gone", 409, false, false, "applied")
+	// And not before it.
+	store.commit = ErrOutcomeUnknown
+	wantProblem(t, s.post(t, "/", "k2"), "outcome-unknown", 409, false, false, "unknown")
 }
