@@ -232,8 +232,10 @@ func (o *Once) Do(ctx context.Context, op Op, work func(ctx context.Context) (he
 		return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, w.err)
 	case a.Kind == OutcomeUnknown:
 		return a, ErrOutcomeUnknown
+	case a.Kind == OutcomeReleased:
+		return a, w.err
 	}
-	return a, w.err
+	return a, nil
 }
 
 // A work is what a Once runs.
@@ -534,8 +536,12 @@ func (o *Once) settle(r *run, head, body []byte, v verdict) (Answer, error) {
 		a.Kind = OutcomeUnknown
 		r.stop()
 		r.tookOver = true // it is orphaned, not freed
+		err := o.end(r)
+		if lost || errors.Is(err, ErrClaimLost) {
+			return o.afterLoss(r)
+		}
 		r.log(slog.LevelError, "oncehttp: the outcome of work is unknown; its key is an orphan until somebody finds out what happened")
-		if err := o.end(r); err != nil && !errors.Is(err, ErrClaimLost) {
+		if err != nil {
 			o.undo(r, untilDone)
 		}
 	}

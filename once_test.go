@@ -603,7 +603,7 @@ func TestOnceAnswersALostClaimWithTheWinnersRecord(t *testing.T) {
 			mem.Purge(bg, "k")
 		}, OutcomeUnknown, "", ErrOutcomeUnknown, ClaimOrphaned},
 	} {
-		for _, when := range []string{"noticed by the heartbeat", "noticed at the end"} {
+		for _, when := range []string{"noticed by the heartbeat", "noticed at the end", "noticed by work that fails then"} {
 			t.Run(tt.name+", "+when, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					mem := &MemoryStore{}
@@ -611,8 +611,12 @@ func TestOnceAnswersALostClaimWithTheWinnersRecord(t *testing.T) {
 					a, err := o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
 						mem.Renew(ctx, ctx.Value(runKey{}).(*run).op, 0)
 						tt.steal(mem)
-						if when == "noticed by the heartbeat" {
+						switch when {
+						case "noticed by the heartbeat":
 							<-ctx.Done()
+						case "noticed by work that fails then":
+							<-ctx.Done()
+							return nil, nil, ctx.Err()
 						}
 						return nil, []byte("our own"), nil
 					})
