@@ -529,10 +529,7 @@ var bodyRows = []dropInRow{
 		}), body)
 		r.ContentLength = 10
 		start := time.Now()
-		err := w.fails(r)
-		if want := "ContentLength=10 with Body length 5"; !strings.Contains(err.Error(), want) {
-			w.Errorf("error: got %q, want %q in it", err, want)
-		}
+		w.fails(r) // which error it is depends on a race in net/http
 		w.equal("after", time.Since(start), time.Duration(0))
 		w.equal("whole requests", whole.Load(), int32(0))
 		w.eventually("the body is closed", func() bool { return body.closes.Load() > 0 })
@@ -1575,14 +1572,14 @@ var addressRows = []dropInRow{
 				w.Error(err)
 				return
 			}
-			rw.WriteHeader(200)
-			down, _, err := http.NewResponseController(rw).Hijack()
+			down, buf, err := http.NewResponseController(rw).Hijack()
 			if err != nil {
 				w.Error(err)
 				return
 			}
+			io.WriteString(down, "HTTP/1.1 200 Connection established\r\n\r\n")
 			go func() {
-				io.Copy(up, down)
+				io.Copy(up, buf)
 				up.Close()
 			}()
 			io.Copy(down, up)
