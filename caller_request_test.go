@@ -259,6 +259,32 @@ func TestTheCallersRequestIsItsOwnWhileTheBodyIsStillBeingWritten(t *testing.T) 
 	}
 }
 
+// Without a body one request may be sent by many at once: nobody writes to it.
+func TestOneRequestMayBeSentByManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemNet()
+		n.Serve(t, "a.example", status(503))
+		tr := &oncehttp.Transport{Base: n.Transport(t, true), Logger: quiet(), Prepare: func(r *http.Request) error {
+			r.Header.Set("X-Date", "now")
+			r.URL.RawQuery = "signature=1"
+			return nil
+		}}
+		r := newRequest(t, t.Context(), "DELETE", "http://a.example/x", "")
+		r.Header.Set("X-A", "b")
+		before := snap(r)
+		var calls sync.WaitGroup
+		for range 16 {
+			calls.Go(func() {
+				if resp, err := tr.RoundTrip(r); err == nil {
+					resp.Body.Close()
+				}
+			})
+		}
+		calls.Wait()
+		before.compare(t)
+	})
+}
+
 // A bodyCount watches the bodies it opens: each must be closed, once, and have one
 // reader at a time.
 type bodyCount struct {

@@ -77,6 +77,23 @@ func TestDropInCoversFortyBehaviours(t *testing.T) {
 	}
 }
 
+func TestTheZeroValueIsReady(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(report))
+	defer srv.Close()
+	client := &http.Client{Transport: &oncehttp.Transport{}}
+	resp, err := client.Post(srv.URL, "text/plain", strings.NewReader("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got told
+	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil || got.Body != "hello" {
+		t.Errorf("got %q, %v, want hello", got.Body, err)
+	}
+	resp.Body.Close()
+	client.CloseIdleConnections() // of http.DefaultTransport
+	(&oncehttp.Transport{Base: noBase{}}).CloseIdleConnections()
+}
+
 type protocols int
 
 const (

@@ -819,6 +819,95 @@ func serveFrames(l net.Listener, request func(c *frameConn, stream uint32)) {
 	}
 }
 
+// Until a connection stands nothing can have been sent, so even a POST that nothing
+// protects may go again.
+func TestWhatNeverGotAConnectionWasNotSent(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		dial func(ctx context.Context) (net.Conn, error)
+		set  func(*http.Transport)
+		url  string
+	}{
+		{"a dial that hangs", func(ctx context.Context) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() },
+			func(b *http.Transport) {
+				dial := b.DialContext
+				b.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					ctx, cancel := context.WithTimeout(ctx, time.Hour) // net/http keeps dialing when the call is gone
+					defer cancel()
+					return dial(ctx, network, addr)
+				}
+			}, "http://a.example/"},
+		{"a dial that fails in its own words", func(context.Context) (net.Conn, error) { return nil, errBroken }, nil, "http://a.example/"},
+		{"a lookup that fails for now", func(context.Context) (net.Conn, error) {
+			return nil, &net.DNSError{Err: "server misbehaving", Name: "a.example", IsTemporary: true}
+		}, nil, "http://a.example/"},
+		{"a TLS handshake that hangs", answered(func(conn net.Conn) { io.Copy(io.Discard, conn) }),
+			func(b *http.Transport) { b.TLSHandshakeTimeout = 5 * time.Second }, "https://a.example/"},
+		{"a TLS handshake with a server that speaks none", answered(func(conn net.Conn) {
+			conn.Read(make([]byte, 5))
+			io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+		}), nil, "https://a.example/"},
+		{"a TLS handshake that is cut", answered(func(conn net.Conn) { conn.Read(make([]byte, 5)) }), nil, "https://a.example/"},
+		{"a proxy that refuses", answered(func(conn net.Conn) {
+			http.ReadRequest(bufio.NewReader(conn))
+			io.WriteString(conn, "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+		}), func(b *http.Transport) {
+			b.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy.example"})
+		}, "https://a.example/"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var dials atomic.Int32
+				base := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					dials.Add(1)
+					return row.dial(ctx)
+				}}
+				if row.set != nil {
+					row.set(base)
+				}
+				tr := &oncehttp.Transport{Base: base, Honors: noKeys, Logger: quiet(), Backoff: pauseOf(time.Minute)}
+				_, err := tr.RoundTrip(newRequest(t, t.Context(), "POST", row.url, "b"))
+				var e *oncehttp.Error
+				if !errors.As(err, &e) {
+					t.Fatalf("got %v, want an *Error", err)
+				}
+				if dials.Load() != 3 || len(e.Tries) != 3 || e.Stop != oncehttp.ErrAttempts || e.Certainty != oncehttp.CertaintyNotSent {
+					t.Errorf("got %d dials, %+v, want three tries that were not sent", dials.Load(), e.Result)
+				}
+				if !strings.Contains(err.Error(), "this request was not sent") {
+					t.Errorf("text: got %q, want it to say that nothing was sent", err)
+				}
+				time.Sleep(2 * time.Hour) // what still dials gives up
+			})
+		})
+	}
+}
+
+// answered dials a server that does as serve says, and then closes.
+func answered(serve func(net.Conn)) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		var n memNet
+		l, err := n.Listen("it:1")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		client, err := n.DialContext(ctx, "tcp", "it:1")
+		if err != nil {
+			return nil, err
+		}
+		server, err := l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer server.Close()
+			serve(server)
+		}()
+		return client, nil
+	}
+}
+
 // What the Transport itself refuses is not sent, not repeated, not waited for and
 // not to be mistaken for what a server says.
 func TestALocalRefusalIsNoAnswerAndIsNotRepeated(t *testing.T) {

@@ -319,6 +319,47 @@ func TestAHostThatHangsBeyondTheClientsTimeoutTripsTheBreaker(t *testing.T) {
 	}
 }
 
+// A request that cannot be repeated should it fail is a poor probe.
+func TestAPOSTThatNothingProtectsIsNotTheFirstProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, false, &oncehttp.Transport{Attempts: 1, Honors: noKeys})
+		post := func() error {
+			resp, err := h.tr.RoundTrip(newRequest(t, t.Context(), "POST", "http://a.example/", "b"))
+			if err == nil {
+				resp.Body.Close()
+			}
+			return err
+		}
+		trip := func() *oncehttp.OpenError {
+			h.become("500")
+			for {
+				if _, err := h.call(t.Context()); err != nil {
+					return h.refused(err)
+				}
+			}
+		}
+		open := trip()
+		h.become("well")
+		time.Sleep(time.Until(open.Until) + time.Millisecond)
+		if h.refused(post()) == nil {
+			t.Error("a POST without protection was the first probe")
+		}
+		if _, err := h.call(t.Context()); err != nil {
+			t.Errorf("a GET as the first probe: got %v", err)
+		}
+		if err := post(); err != nil {
+			t.Errorf("a POST once the breaker is closed: got %v", err)
+		}
+
+		open = trip()
+		h.become("well")
+		time.Sleep(time.Until(open.Until) + 12*time.Second) // and nothing better comes
+		if err := post(); err != nil {
+			t.Errorf("a POST after one more period: got %v", err)
+		}
+	})
+}
+
 func TestTheBreakerCountsAttemptsNotCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, false, &oncehttp.Transport{Attempts: 10})
