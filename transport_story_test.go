@@ -196,7 +196,7 @@ func (h *host) refused(err error) *oncehttp.OpenError {
 	if len(e.Tries) == 0 && e.Certainty != oncehttp.CertaintyNotSent {
 		h.Errorf("refusal: got certainty %v, want not sent", e.Certainty)
 	}
-	if s := err.Error(); strings.Contains(s, "too many requests") || strings.Contains(s, "503") || e.Timeout() {
+	if s := err.Error(); strings.Contains(s, "too many requests") || strings.Contains(s, "answered") || e.Timeout() {
 		h.Errorf("refusal: got %q (timeout %v), which looks like something else", s, e.Timeout())
 	}
 	return open
