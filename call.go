@@ -289,21 +289,8 @@ func (c *call) admit() (slot reservation, taken time.Time, ok bool) {
 		c.refuse(err, time.Time{})
 		return slot, taken, false
 	}
-	for c.t.HoldHost {
-		now := time.Now()
-		until, held := c.state.heldUntil(now)
-		if !held {
-			break
-		}
-		wait := serverPause(until.Sub(now), rand.Int64N)
-		if until.Sub(now) > or(c.t.MaxRetryAfter, defaultMaxRetryAfter) || c.tooLate(now.Add(wait)) {
-			c.refuse(ErrRetryAfter, until)
-			return slot, taken, false
-		}
-		if err := c.sleep(wait); err != nil {
-			c.refuse(err, until)
-			return slot, taken, false
-		}
+	if !c.unheld() {
+		return slot, taken, false
 	}
 	if c.t.Limit == 0 {
 		return slot, taken, true
@@ -330,8 +317,30 @@ func (c *call) admit() (slot reservation, taken time.Time, ok bool) {
 			return slot, taken, false
 		}
 		taken = time.Now()
+		return slot, taken, c.unheld() // the host may have asked for quiet meanwhile
 	}
 	return slot, taken, true
+}
+
+// unheld waits until the host is not held, or refuses.
+func (c *call) unheld() bool {
+	for c.t.HoldHost {
+		now := time.Now()
+		until, held := c.state.heldUntil(now)
+		if !held {
+			break
+		}
+		wait := serverPause(until.Sub(now), rand.Int64N)
+		if until.Sub(now) > or(c.t.MaxRetryAfter, defaultMaxRetryAfter) || c.tooLate(now.Add(wait)) {
+			c.refuse(ErrRetryAfter, until)
+			return false
+		}
+		if err := c.sleep(wait); err != nil {
+			c.refuse(err, until)
+			return false
+		}
+	}
+	return true
 }
 
 // tooLate reports whether at is not before the context's deadline.

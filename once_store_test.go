@@ -84,13 +84,6 @@ func (f *faulty) Release(ctx context.Context, op Op) error {
 	return f.call(ctx, "Release", op, 0, func() error { return f.Store.Release(ctx, op) })
 }
 
-// waking is a faulty whose waiters are woken by the store behind it.
-type waking struct{ *faulty }
-
-func (w waking) Wait(ctx context.Context, key string) error {
-	return w.Store.(Waiter).Wait(ctx, key)
-}
-
 var errStore = errors.New("the store is on fire")
 
 // during makes a hook act on one method only.

@@ -505,7 +505,7 @@ func TestOnceEndsTheContextOfWork(t *testing.T) {
 		{"its own", func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} }},
 		{"a child", context.WithCancel},
 		{"a grandchild", func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(context.WithValue(ctx, "a", "b"), time.Hour)
+			return context.WithTimeout(context.WithValue(ctx, txKey{}, "value"), time.Hour)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

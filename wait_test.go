@@ -98,6 +98,34 @@ func TestAHeldHostIsWaitedForOrRefused(t *testing.T) {
 	})
 }
 
+func TestAHostThatAsksForQuietWhileARequestQueuesGetsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := script(with(503, "Retry-After", "10"), 200)
+		tr := &oncehttp.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(500 * time.Millisecond)
+			return b.RoundTrip(r)
+		}), HoldHost: true, Attempts: 1, Limit: 1}
+		start := time.Now()
+		done := make(chan time.Duration, 2)
+		for range 2 { // the second waits a second at the limiter
+			go func() {
+				resp, err := tr.RoundTrip(newRequest(t, t.Context(), "GET", "http://a.example/", ""))
+				if err != nil {
+					t.Error(err)
+				} else {
+					resp.Body.Close()
+				}
+				done <- time.Since(start)
+			}()
+			synctest.Wait()
+		}
+		<-done
+		if got := <-done; got < 11*time.Second {
+			t.Errorf("the second was served after %v, want it to wait for the 10s that the first was told", got)
+		}
+	})
+}
+
 func TestTheLimitSpacesAttemptsOrRefusesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := script(200)
