@@ -66,8 +66,8 @@ type Middleware struct {
 	// holder is believed to be alive, how long a response is kept, how long a
 	// repeat waits, and a response for its record, and how long a handler may
 	// run, whether the client is there or not. Zero means 30 s, 24 h, 5 s and
-	// 5 min. A client that does not read what is streamed to it for Wait counts
-	// as gone.
+	// 5 min. A client that does not read what is streamed to it for Wait (at least
+	// 1 s) counts as gone.
 	Lease, Keep, Wait, Timeout time.Duration
 
 	// Orphan tells what becomes of a request whose handler vanished, as when
@@ -149,7 +149,13 @@ type Outcome struct {
 	Refusal *Refusal
 }
 
-const defaultMaxBody = 1 << 20
+const (
+	defaultMaxBody = 1 << 20
+
+	// minReading is the least time that a client gets to read what is streamed
+	// to it: who has no use for waiting repeats still has clients.
+	minReading = time.Second
+)
 
 // Handler returns a handler that runs next once for a key. It panics if a field
 // makes no sense, so that a mistake shows when the program starts and not with
@@ -294,6 +300,10 @@ func (x *exchange) serve(keyErr error) {
 func (x *exchange) report() {
 	if x.p.m.OnOutcome == nil || x.nested {
 		return
+	}
+	if x.out.Kind == 0 {
+		// One of our own hooks panicked before anything was claimed.
+		x.out.Kind, x.out.Status = OutcomeRefused, http.StatusInternalServerError
 	}
 	if x.r.died { // what the handler was answered with is the server's to say
 		x.out.Kind, x.out.Status = x.r.fate.Kind, http.StatusInternalServerError
@@ -624,7 +634,7 @@ func (x *exchange) pass() {
 func (x *exchange) protect() {
 	m := x.p.m
 	x.c.w, x.c.r = x.w, &x.r
-	x.c.limit, x.c.test, x.c.wait = m.maxResponse(), m.Record, m.once.wait()
+	x.c.limit, x.c.test, x.c.wait = m.maxResponse(), m.Record, max(m.once.wait(), minReading)
 	_, x.c.hold = m.Store.(Transactor)
 	if s, ok := x.req.Context().Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 {
 		x.c.writeBy = x.began.Add(s.WriteTimeout)
@@ -657,7 +667,7 @@ func (x *exchange) replay(a *Answer) {
 	status, outcome, ok := replay(x.w, a)
 	x.out.Status = status
 	if !ok {
-		x.out.Kind = OutcomeRefused
+		x.out.Kind, x.out.Recorded = OutcomeRefused, false
 		x.refuse(refuseGone(outcome))
 	}
 }

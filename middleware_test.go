@@ -749,6 +749,20 @@ func TestMiddlewareOutcomeTellsWhatALogNeeds(t *testing.T) {
 	}
 }
 
+func TestMiddlewareReportsARequestWhoseScopePanics(t *testing.T) {
+	var outcomes recorder
+	h := &refunds{}
+	m := &Middleware{Store: &MemoryStore{}, Logger: quiet, OnOutcome: outcomes.add, Scope: func(*http.Request) (string, error) { panic("boom") }}
+	s := serve(t, "HTTP/1.1", m.Handler(h))
+	if got := s.send(s.request(t, "POST", "/", "k", "{}")); got.err == nil {
+		t.Errorf("%+v, want a broken connection", got)
+	}
+	if all := outcomes.want(t, OutcomeRefused); len(all) == 1 && all[0].Status != 500 {
+		t.Errorf("%+v, want a 500", all[0])
+	}
+	h.want(t, 0)
+}
+
 func TestMiddlewarePanicsWhenItIsWiredWrongly(t *testing.T) {
 	s := &MemoryStore{}
 	for _, tt := range []struct {

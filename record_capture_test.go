@@ -61,7 +61,7 @@ func flush(w http.ResponseWriter) { http.NewResponseController(w).Flush() }
 
 type onlyReader struct{ io.Reader }
 
-var upstream = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func upstream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Trailer", "X-Sum")
 	w.Header().Set("Link", "</style.css>")
 	w.WriteHeader(http.StatusEarlyHints)
@@ -71,14 +71,14 @@ var upstream = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.Response
 	w.(http.Flusher).Flush()
 	io.WriteString(w, "upstream")
 	w.Header().Set("X-Sum", "42")
-}))
+}
 
 // Whatever a handler does to its ResponseWriter, the client gets the same with a
 // Middleware as without, and a repeat gets it again.
 func TestCaptureIsFaithful(t *testing.T) {
-	upstream.Start()
-	t.Cleanup(upstream.Close)
-	up, _ := url.Parse(upstream.URL)
+	server := httptest.NewServer(http.HandlerFunc(upstream))
+	t.Cleanup(server.Close)
+	up, _ := url.Parse(server.URL)
 	big := strings.Repeat("0123456789abcdef", 8<<10) // 128 KiB
 
 	for _, tt := range []struct {
@@ -668,16 +668,16 @@ func TestCaptureGivesUpAClientThatStopsReading(t *testing.T) {
 // A deadline for the client must not end a stream that merely pauses.
 func TestCaptureLetsAStreamPause(t *testing.T) {
 	eachProto(t, func(t *testing.T, serve func(http.Handler) *site) {
-		m := &Middleware{Store: &MemoryStore{}, Wait: 20 * time.Millisecond, Logger: quiet}
+		m := &Middleware{Store: &MemoryStore{}, Wait: 1, Logger: quiet}
 		s := serve(m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for range 3 {
+			for range 2 {
 				io.WriteString(w, "tick\n")
 				w.(http.Flusher).Flush()
-				time.Sleep(60 * time.Millisecond)
+				time.Sleep(minReading + 100*time.Millisecond)
 			}
 		})))
 		got := s.send(s.request(t, "POST", "/", "k", "{}"))
-		if got.err != nil || got.body != "tick\ntick\ntick\n" {
+		if got.err != nil || got.body != "tick\ntick\n" {
 			t.Errorf("%q, %v", got.body, got.err)
 		}
 	})
