@@ -560,14 +560,17 @@ func (x *exchange) readBody() *Refusal {
 // requests would look the same.
 func (x *exchange) consumed() *Refusal {
 	r := x.req
-	switch {
-	case len(x.data) > 0:
-	case r.PostForm != nil && (r.MultipartForm == nil || len(r.MultipartForm.File) == 0):
-		x.form = r.PostForm.Encode()
-	case r.ContentLength > 0:
+	if len(x.data) > 0 {
+		return nil
+	}
+	files := r.MultipartForm != nil && len(r.MultipartForm.File) > 0
+	if files || r.PostForm == nil && r.ContentLength > 0 {
 		x.p.m.once.log().ErrorContext(r.Context(), "oncehttp: a layer outside of the Middleware has read the request's body; the request was not run",
 			"method", x.r.method, "path", x.r.path)
 		return refuseConsumed()
+	}
+	if r.PostForm != nil {
+		x.form = r.PostForm.Encode()
 	}
 	return nil
 }

@@ -537,6 +537,10 @@ func TestMiddlewareNoticesThatItsBodyWasReadBefore(t *testing.T) {
 	}{
 		{"and lost", func(r *http.Request) { io.Copy(io.Discard, r.Body) }, "body-consumed"},
 		{"and parsed", func(r *http.Request) { r.ParseForm() }, ""},
+		{"and had files in it", func(r *http.Request) {
+			r.ParseForm()
+			r.MultipartForm = &multipart.Form{File: map[string][]*multipart.FileHeader{"a": nil}}
+		}, "body-consumed"},
 		{"and put back", func(r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(strings.NewReader(string(b)))
