@@ -25,6 +25,7 @@ type upload struct {
 	length int64                 // what Content-Length promises; 0 or less: nothing
 	count  int64                 // bytes read
 	moved  atomic.Int64          // time of the latest read that gave bytes or the end, in Unix nanoseconds
+	asking atomic.Bool           // a read of src is under way
 	failed atomic.Pointer[error] // what the caller's own body returned, if not io.EOF
 	closed atomic.Bool
 	onEnd  atomic.Pointer[func()] // called once at Close
@@ -34,7 +35,9 @@ func (u *upload) Read(p []byte) (int, error) {
 	if u.closed.Load() {
 		return 0, errBodyClosed // HTTP/2 may still ask after it closed the body
 	}
+	u.asking.Store(true)
 	n, err := u.src.Read(p)
+	u.asking.Store(false)
 	u.count += int64(n)
 	if n > 0 || err == io.EOF {
 		u.moved.Store(time.Now().UnixNano())
@@ -71,18 +74,6 @@ func (u *upload) whenClosed(f func()) {
 func (u *upload) ended() {
 	if end := u.onEnd.Swap(nil); end != nil {
 		(*end)()
-	}
-}
-
-// again lets net/http rewind the body within the attempt, which it does when a
-// reused connection died before anything was written to it.
-func (u *upload) again(getBody func() (io.ReadCloser, error)) func() (io.ReadCloser, error) {
-	return func() (io.ReadCloser, error) {
-		body, err := getBody()
-		if err != nil {
-			return nil, err
-		}
-		return &resent{body, u}, nil
 	}
 }
 

@@ -2,11 +2,13 @@ package oncehttp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -50,6 +52,8 @@ type call struct {
 	again     bool          // decided: there is a next attempt
 	pause     time.Duration // and the wait before it
 	paid      bool          // a token was paid for it
+	slot      reservation   // the limiter's, until the attempt is sent
+	taken     time.Time     // when it was taken
 
 	first attempt
 	reply replyBody
@@ -60,13 +64,15 @@ type attempt struct {
 	tries  [1]Attempt // room for call.tries, in the first attempt
 	up     upload
 	cancel context.CancelFunc
-	trace  *connTrace
+	trace  connTrace
 
 	mu       sync.Mutex // guards timer against its own callback
 	timer    *time.Timer
 	timeout  time.Duration
+	strict   bool // the time is fixed, whatever moves
 	over     bool
 	timedOut bool
+	starved  bool // while it waited for the caller's body
 }
 
 // callContext is the caller's context with the call in it.
@@ -156,7 +162,9 @@ func (c *call) refuse(reason error, retryAt time.Time) {
 	c.refund()
 }
 
+// refund gives back what was taken for an attempt that is not sent.
 func (c *call) refund() {
+	c.slot.cancel(c.taken)
 	if c.paid {
 		c.paid = false
 		c.t.budget.refund(c.host, time.Now())
@@ -166,8 +174,7 @@ func (c *call) refund() {
 // attempt makes one attempt and notes how it ended.
 func (c *call) attempt(a *attempt) {
 	c.again, c.resp, c.err, c.latest = false, nil, nil, a
-	slot, taken, ok := c.admit()
-	if !ok {
+	if !c.admit() {
 		return
 	}
 	timeout := c.t.AttemptTimeout
@@ -180,7 +187,6 @@ func (c *call) attempt(a *attempt) {
 		if open, ok := asType[*OpenError](err); ok {
 			until = open.Until
 		}
-		slot.cancel(taken)
 		c.refuse(err, until)
 		return
 	}
@@ -201,13 +207,12 @@ func (c *call) attempt(a *attempt) {
 	r, err := c.request(a, timeout)
 	if err != nil {
 		a.end()
-		slot.cancel(taken)
 		c.refuse(err, time.Time{})
 		return
 	}
 	start := time.Now()
-	a.startTimer(timeout, c.hasBody() && !probe, start)
-	c.paid = false
+	a.startTimer(timeout, c.hasBody(), probe, start)
+	c.paid, c.slot = false, reservation{}
 	seen = healthBad // stands if Base panics
 	defer func() {
 		if c.resp == nil {
@@ -232,9 +237,7 @@ func (c *call) attempt(a *attempt) {
 	late := a.stopTimer()
 
 	try := Attempt{N: len(c.tries) + 1, Start: start, Duration: time.Since(start), Certainty: CertaintyAnswered}
-	if a.trace != nil {
-		try.Conns = int(a.trace.conns.Load())
-	}
+	try.Conns = int(a.trace.conns.Load())
 	if resp != nil {
 		try.Status = resp.StatusCode
 	}
@@ -243,10 +246,18 @@ func (c *call) attempt(a *attempt) {
 			resp.Body.Close() // its context has ended, so the rest is lost
 			resp = nil
 		}
-		err = errAttemptTimeout
+		if err = errAttemptTimeout; a.starved {
+			err = errStarved
+		}
+		if held, ok := bodyOf(resp).(*heldReply); ok {
+			held.endsWith(err)
+		}
 	}
 	if err != nil {
-		err = withoutURL(err)
+		if a.trace.again.Load() && c.over() == nil {
+			err = errAgain
+		}
+		err = scrubbed(err, c.req.URL)
 		try.Err = err
 		try.Certainty = certaintyOf(err, a.trace.seen())
 		if resp != nil {
@@ -281,45 +292,45 @@ func (c *call) attempt(a *attempt) {
 	}
 }
 
-// admit waits for the host and the limiter, or refuses. It returns the
-// limiter's slot, and when it was taken.
-func (c *call) admit() (slot reservation, taken time.Time, ok bool) {
+// admit waits for the host and the limiter, or refuses.
+func (c *call) admit() bool {
 	ctx := c.req.Context()
 	if err := c.over(); err != nil {
 		c.refuse(err, time.Time{})
-		return slot, taken, false
+		return false
 	}
 	if !c.unheld() {
-		return slot, taken, false
+		return false
 	}
 	if c.t.Limit == 0 {
-		return slot, taken, true
+		return true
 	}
-	taken = time.Now()
+	now := time.Now()
 	// Who would be refused anyway must not queue before those who would not.
-	if until, open := c.t.breaker.openUntil(c.host, taken); open {
+	if until, open := c.t.breaker.openUntil(c.host, now); open {
 		c.refuse(&OpenError{Host: c.host.String(), Until: until}, until)
-		return slot, taken, false
+		return false
 	}
 	within := time.Duration(math.MaxInt64)
 	if deadline, ok := ctx.Deadline(); ok {
-		within = deadline.Sub(taken)
+		within = deadline.Sub(now)
 	}
-	wait, slot, ok := c.state.reserve(c.t.Limit, c.t.Burst, taken, within)
+	wait, slot, ok := c.state.reserve(c.t.Limit, c.t.Burst, now, within)
 	if !ok {
-		c.refuse(ErrLimit, taken.Add(wait))
-		return slot, taken, false
+		c.refuse(ErrLimit, now.Add(wait))
+		return false
 	}
+	c.slot, c.taken = slot, now
 	if wait > 0 {
-		if err := c.sleep(wait); err != nil {
-			slot.cancel(time.Now())
+		err := c.sleep(wait)
+		c.taken = time.Now()
+		if err != nil {
 			c.refuse(err, time.Time{})
-			return slot, taken, false
+			return false
 		}
-		taken = time.Now()
-		return slot, taken, c.unheld() // the host may have asked for quiet meanwhile
+		return c.unheld() // the host may have asked for quiet meanwhile
 	}
-	return slot, taken, true
+	return true
 }
 
 // unheld waits until the host is not held, or refuses.
@@ -365,19 +376,16 @@ func (c *call) sleep(d time.Duration) error {
 // request builds the private copy of the caller's request that Base gets.
 func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error) {
 	ctx := context.Context(&c.ctx)
-	if c.traced() {
-		a.trace = new(connTrace)
-		ctx = a.trace.in(ctx)
+	unsafe := !isSafe(c.req.Method)
+	if unsafe {
+		ctx = c.watch(ctx, a)
 	}
-	if timeout > 0 || c.t.ReplayReply > 0 {
+	if timeout > 0 || c.t.ReplayReply > 0 || unsafe && !c.hasBody() {
 		ctx, a.cancel = context.WithCancel(ctx)
 	}
 	r := c.req.WithContext(ctx)
-	if c.t.Prepare != nil || c.key.changesHeader() {
-		r.Header = r.Header.Clone()
-		if c.key.changesHeader() {
-			c.key.put(r.Header, c.t.keyField(), c.keyValue[:1:1])
-		}
+	if c.key.changesHeader() {
+		r.Header = c.key.header(r.Header, c.t.keyField(), c.keyValue[:1:1])
 	}
 	if c.hasBody() {
 		body, err := c.openBody(ctx, a)
@@ -389,20 +397,44 @@ func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error)
 	}
 	if c.t.Prepare != nil {
 		u := *r.URL
-		r.URL = &u
-		if err := c.t.Prepare(r); err != nil {
-			if r.Body != nil {
-				r.Body.Close()
-			}
+		r.URL, r.Header = &u, r.Header.Clone()
+		err := c.t.Prepare(r)
+		if err != nil && r.Body != nil {
+			r.Body.Close()
+		}
+		if c.hasBody() && (err != nil || r.Body != &a.up) {
+			a.up.Close()
+		}
+		if err != nil {
 			return nil, &prepareError{err}
 		}
 	}
 	// With a GetBody and a key, net/http sends the request again on its own when
-	// a reused connection dies. Sends equal attempts without.
-	if r.Body == &a.up && c.getBody != nil && !netHTTPResends(r.Header) {
-		r.GetBody = a.up.again(c.getBody)
+	// a reused connection dies, and over HTTP/2 after some errors even without a
+	// key. Sends equal attempts without. Over HTTP/1 and without a key it only
+	// asks for the body again when nothing of the request was written.
+	if r.Body == &a.up && c.getBody != nil && !netHTTPResends(r.Header) && c.state.proto.Load() == 1 {
+		r.GetBody = c.rewind(a)
 	}
 	return r, nil
+}
+
+// rewind lets net/http rewind the body within the attempt, once.
+func (c *call) rewind(a *attempt) func() (io.ReadCloser, error) {
+	var once atomic.Bool
+	return func() (io.ReadCloser, error) {
+		a.trace.mu.Lock()
+		conn := a.trace.last
+		a.trace.mu.Unlock()
+		if once.Swap(true) || conn != nil && c.overHTTP2(conn) {
+			return nil, errAgain
+		}
+		body, err := c.getBody()
+		if err != nil {
+			return nil, err
+		}
+		return &resent{body, &a.up}, nil
+	}
 }
 
 // netHTTPResends reports whether net/http takes the header as leave to send
@@ -446,42 +478,63 @@ func (e *bodyError) Error() string        { return "the request's body: " + e.er
 func (e *bodyError) Unwrap() error        { return e.err }
 func (e *bodyError) Is(target error) bool { return target == ErrBody }
 
-// traced reports whether connections are watched: for requests whose certainty
-// matters, under net/http, which reports; and always for keyed requests
-// without a body, which net/http may send twice.
-func (c *call) traced() bool {
-	if isSafe(c.req.Method) {
-		return false
-	}
-	if c.key.value != "" && !c.hasBody() {
-		return true
-	}
-	_, ok := c.base.(*http.Transport)
-	return ok
-}
-
-// connTrace counts the connections that net/http obtains for an attempt.
+// connTrace counts the connections that net/http obtains for an attempt whose
+// certainty matters. The Base may be, or hide, something that sends more than
+// once, and then the last error says nothing of the sends before.
 type connTrace struct {
 	httptrace.ClientTrace
 	asked atomic.Bool
 	conns atomic.Int32
+	again atomic.Bool // the attempt was ended before net/http sent it again
+
+	mu   sync.Mutex
+	last net.Conn
 }
 
-func (t *connTrace) in(ctx context.Context) context.Context {
-	t.GetConn = func(string) { t.asked.Store(true) }
-	t.GotConn = func(httptrace.GotConnInfo) { t.conns.Add(1) }
-	return httptrace.WithClientTrace(ctx, &t.ClientTrace)
-}
-
-func (t *connTrace) seen() wire {
-	if t == nil {
-		return wire{}
+// watch returns ctx with the attempt's trace in it.
+func (c *call) watch(ctx context.Context, a *attempt) context.Context {
+	if _, ok := c.base.(*http.Transport); ok {
+		// net/http's own: it proves something if no connection was obtained.
+		a.trace.GetConn = func(string) { a.trace.asked.Store(true) }
 	}
-	return wire{asked: t.asked.Load(), conns: t.conns.Load()}
+	a.trace.GotConn = func(info httptrace.GotConnInfo) { c.gotConn(a, info.Conn) }
+	return httptrace.WithClientTrace(ctx, &a.trace.ClientTrace)
 }
+
+// gotConn ends an attempt that net/http is about to send again over another
+// HTTP/2 connection. It does so after a stream error PROTOCOL_ERROR, for any
+// method, without a pause and without an end, while that error also comes from
+// proxies to which the answer of work that was done looked malformed:
+// golang/go#47635. A stream that was refused is sent again over the same one.
+func (c *call) gotConn(a *attempt, conn net.Conn) {
+	t := &a.trace
+	t.mu.Lock()
+	other := t.last != nil && t.last != conn
+	t.last = conn
+	t.mu.Unlock()
+	if other && a.cancel != nil && c.overHTTP2(conn) {
+		t.again.Store(true)
+		a.cancel()
+		return
+	}
+	t.conns.Add(1)
+}
+
+// overHTTP2 reports whether conn, or else the host's latest answer, is HTTP/2.
+func (c *call) overHTTP2(conn net.Conn) bool {
+	if tlsConn, ok := conn.(*tls.Conn); ok {
+		return tlsConn.ConnectionState().NegotiatedProtocol == "h2"
+	}
+	if t, ok := c.base.(*http.Transport); ok && t.Protocols != nil && t.Protocols.UnencryptedHTTP2() {
+		return true
+	}
+	return c.state.proto.Load() == 2
+}
+
+func (t *connTrace) seen() wire { return wire{asked: t.asked.Load(), conns: t.conns.Load()} }
 
 // startTimer bounds the wait for headers.
-func (a *attempt) startTimer(timeout time.Duration, body bool, now time.Time) {
+func (a *attempt) startTimer(timeout time.Duration, body, strict bool, now time.Time) {
 	if timeout <= 0 {
 		return
 	}
@@ -490,7 +543,7 @@ func (a *attempt) startTimer(timeout time.Duration, body bool, now time.Time) {
 		return
 	}
 	a.up.moved.Store(now.UnixNano())
-	a.timeout = timeout
+	a.timeout, a.strict = timeout, strict
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer = time.AfterFunc(timeout, a.expire)
@@ -504,11 +557,11 @@ func (a *attempt) expire() {
 	if a.over {
 		return
 	}
-	if rest := a.timeout - time.Since(time.Unix(0, a.up.moved.Load())); rest > 0 {
+	if rest := a.timeout - time.Since(time.Unix(0, a.up.moved.Load())); rest > 0 && !a.strict {
 		a.timer.Reset(rest)
 		return
 	}
-	a.timedOut = true
+	a.timedOut, a.starved = true, a.up.asking.Load()
 	a.cancel()
 }
 
@@ -529,6 +582,13 @@ func (a *attempt) stopTimer() (late bool) {
 	return a.timedOut
 }
 
+func bodyOf(resp *http.Response) io.ReadCloser {
+	if resp == nil {
+		return nil
+	}
+	return resp.Body
+}
+
 // end frees what the attempt holds.
 func (a *attempt) end() {
 	a.stopTimer()
@@ -539,7 +599,7 @@ func (a *attempt) end() {
 
 // wrap gives resp the body and the request that the caller sees.
 func (c *call) wrap(a *attempt, resp *http.Response, r *http.Request) {
-	if r.Body != c.req.Body || a.cancel != nil || a.trace != nil || c.t.Prepare != nil || c.key.value != "" || c.key.strip {
+	if r.Context() != context.Context(&c.ctx) || r.Body != c.req.Body || c.t.Prepare != nil || c.key.changesHeader() {
 		r = c.req.WithContext(&c.ctx)
 	}
 	resp.Request = r
@@ -569,8 +629,11 @@ func (c *call) wrap(a *attempt, resp *http.Response, r *http.Request) {
 	}
 }
 
-// answered learns from an answer whether the host honours keys.
+// answered learns from an answer what the host speaks, and whether it honours keys.
 func (c *call) answered(resp *http.Response) {
+	if proto := int32(resp.ProtoMajor); c.state.proto.Load() != proto {
+		c.state.proto.Store(proto)
+	}
 	if c.key.value != "" && (resp.Header.Get("Idempotency-Status") != "" || replayed(resp.Header)) {
 		c.state.showHonors()
 	}
@@ -589,8 +652,10 @@ func (c *call) health(try Attempt) health {
 			return healthBad
 		}
 		return healthGood
-	case try.Err == errAttemptTimeout:
+	case errors.Is(try.Err, errAttemptTimeout):
 		return healthBad
+	case errors.Is(try.Err, errStarved):
+		return healthNone // the host waited for the caller
 	}
 	switch ctxErr := c.over(); {
 	case ctxErr == nil && c.final && !badCertificate(try.Err):
@@ -859,8 +924,11 @@ func (c *call) abandon() {
 	if c.resp != nil {
 		c.resp.Body.Close()
 	}
-	if c.latest != nil && c.latest.up.src != nil {
-		c.latest.up.Close()
+	if c.latest != nil {
+		c.latest.end()
+		if c.latest.up.src != nil {
+			c.latest.up.Close()
+		}
 	}
 	c.closeBody()
 }

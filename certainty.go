@@ -171,17 +171,21 @@ func isToken(s string) bool {
 }
 
 var (
-	// errAttemptTimeout is what ends an attempt whose headers did not come.
-	errAttemptTimeout error = attemptTimeout{}
+	// errAttemptTimeout is what ends an attempt whose answer did not come.
+	errAttemptTimeout error = &attemptTimeout{"no answer within the attempt's timeout"}
+	// errStarved is the same when the caller's own body was waited for.
+	errStarved error = &attemptTimeout{"the request's body did not come within the attempt's timeout"}
+	// errAgain is what ends an attempt that net/http was about to send again.
+	errAgain = errors.New("the connection failed, and the request was not sent again over another one")
 	// errNeither guards against a Base that breaks the RoundTripper contract.
 	errNeither = errors.New("the base RoundTripper returned neither a response nor an error")
 )
 
-type attemptTimeout struct{}
+type attemptTimeout struct{ text string }
 
-func (attemptTimeout) Error() string   { return "no response headers within the attempt's timeout" }
-func (attemptTimeout) Timeout() bool   { return true }
-func (attemptTimeout) Temporary() bool { return true }
+func (e *attemptTimeout) Error() string   { return e.text }
+func (e *attemptTimeout) Timeout() bool   { return true }
+func (e *attemptTimeout) Temporary() bool { return true }
 
 // A statusError stands for an answer that was discarded before the next attempt.
 type statusError int

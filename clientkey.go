@@ -43,7 +43,7 @@ func (c *call) chooseKey() error {
 	}
 	away := from != nil && from.URL != nil && hostKeyOf(from.URL) != c.host
 	if isSafe(req.Method) {
-		k.strip = from != nil && (away || !isSafe(from.Method))
+		k.strip = strayed(req)
 		return nil
 	}
 	if present && len(sent) == 0 {
@@ -91,19 +91,37 @@ func (c *call) chooseKey() error {
 	return nil
 }
 
+// strayed reports whether req is a hop that must not carry the header of the
+// first request, which http.Client copies to all of them: there was another
+// host on the way here, or a request that changed something.
+func strayed(req *http.Request) bool {
+	to := hostKeyOf(req.URL)
+	for hop := req; hop.Response != nil && hop.Response.Request != nil; {
+		hop = hop.Response.Request
+		if !isSafe(hop.Method) || hop.URL != nil && hostKeyOf(hop.URL) != to {
+			return true
+		}
+	}
+	return false
+}
+
 // changesHeader reports whether the header must differ from the caller's.
 func (k *requestKey) changesHeader() bool { return k.value != "" && !k.asIs || k.strip }
 
-// put makes h carry value, or nothing, and no other spelling of the field.
-func (k *requestKey) put(h http.Header, field string, value []string) {
-	for name := range h {
-		if len(name) == len(field) && strings.EqualFold(name, field) {
-			delete(h, name)
+// header copies h with value in the field, or nothing, and no other spelling of
+// it. The copy shares the values of other fields, cut so that an append
+// cannot reach the caller's.
+func (k *requestKey) header(h http.Header, field string, value []string) http.Header {
+	own := make(http.Header, len(h)+1)
+	for name, values := range h {
+		if len(name) != len(field) || !strings.EqualFold(name, field) {
+			own[name] = values[:len(values):len(values)]
 		}
 	}
 	if k.value != "" {
-		h[field] = value
+		own[field] = value
 	}
+	return own
 }
 
 // actionKey derives the request's key from its action, and has the action

@@ -15,6 +15,7 @@ type hostState struct {
 	held   atomic.Pointer[time.Time] // nil: not held
 	honors atomic.Bool
 	warned atomic.Bool
+	proto  atomic.Int32 // the major version of HTTP in its latest answer; 0: none yet
 
 	mu   sync.Mutex
 	lim  *rate.Limiter // nil until the first reservation

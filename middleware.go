@@ -557,20 +557,18 @@ func (x *exchange) readBody() *Refusal {
 
 // consumed looks for what an outer layer has read of the body. A form that it
 // parsed is what the handler sees too. Anything else is gone: two different
-// requests would look the same.
+// requests would look the same. Without a Content-Length there is no telling.
 func (x *exchange) consumed() *Refusal {
 	r := x.req
-	if len(x.data) > 0 {
-		return nil
-	}
+	missing := int64(len(x.data)) < r.ContentLength && r.Header.Get("Content-Encoding") == ""
 	files := r.MultipartForm != nil && len(r.MultipartForm.File) > 0
-	if files || r.PostForm == nil && r.ContentLength > 0 {
+	switch {
+	case len(x.data) == 0 && !files && len(r.PostForm) > 0:
+		x.form = r.PostForm.Encode()
+	case len(x.data) == 0 && files, missing:
 		x.p.m.once.log().ErrorContext(r.Context(), "oncehttp: a layer outside of the Middleware has read the request's body; the request was not run",
 			"method", x.r.method, "path", x.r.path)
 		return refuseConsumed()
-	}
-	if r.PostForm != nil {
-		x.form = r.PostForm.Encode()
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package oncehttp
 import (
 	"encoding/binary"
 	"errors"
+	"iter"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -129,31 +130,31 @@ func isSame(before http.Header, name string, values []string) bool {
 
 func appendTrailers(b []byte, late http.Header, names []string) []byte {
 	n := 0
-	for _, name := range names {
-		if len(late[name]) > 0 {
-			n++
-		}
-	}
-	for name := range late {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			n++
-		}
+	for range trailers(late, names) {
+		n++
 	}
 	b = binary.AppendUvarint(b, uint64(n))
-	if n == 0 {
-		return b
-	}
-	for _, name := range names {
-		if values := late[name]; len(values) > 0 {
-			b = appendField(b, name, values)
-		}
-	}
-	for name, values := range late {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			b = appendField(b, name, values)
-		}
+	for name, values := range trailers(late, names) {
+		b = appendField(b, name, values)
 	}
 	return b
+}
+
+// trailers are those of late that are recorded: the announced ones, and those whose
+// names carry http.TrailerPrefix.
+func trailers(late http.Header, names []string) iter.Seq2[string, []string] {
+	return func(yield func(string, []string) bool) {
+		for _, name := range names {
+			if values := late[name]; len(values) > 0 && isRecorded(nil, name) && !yield(name, values) {
+				return
+			}
+		}
+		for name, values := range late {
+			if plain, ok := strings.CutPrefix(name, http.TrailerPrefix); ok && isRecorded(nil, plain) && !yield(name, values) {
+				return
+			}
+		}
+	}
 }
 
 func appendField(b []byte, name string, values []string) []byte {
@@ -173,7 +174,8 @@ func appendText(b []byte, s string) []byte {
 // isRecorded tells whether a response field belongs to the answer, and not to the
 // connection, the moment or the person it was given to.
 func isRecorded(h http.Header, name string) bool {
-	switch name {
+	// A handler may have put a field into the map in a spelling of its own.
+	switch name = http.CanonicalHeaderKey(name); name {
 	case "Content-Length", // recomputed
 		"Trailer", // made from the trailers
 		"Date",

@@ -24,7 +24,7 @@ func readReply(resp *http.Response, most int64, method string) error {
 		resp.Body = io.NopCloser(&b)
 		return nil
 	case err != nil:
-		resp.Body = &heldReply{&b, errReader{err}, resp.Body}
+		resp.Body = &heldReply{&b, &errReader{err}, resp.Body}
 		return err
 	case n > most:
 		resp.Body = &heldReply{&b, resp.Body, resp.Body}
@@ -53,6 +53,13 @@ func (r *heldReply) Read(p []byte) (int, error) {
 	return r.rest.Read(p)
 }
 
+// endsWith replaces the error by which a cut reply ends.
+func (r *heldReply) endsWith(err error) {
+	if tail, ok := r.rest.(*errReader); ok {
+		tail.err = err
+	}
+}
+
 type errReader struct{ err error }
 
-func (r errReader) Read([]byte) (int, error) { return 0, r.err }
+func (r *errReader) Read([]byte) (int, error) { return 0, r.err }

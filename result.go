@@ -224,14 +224,35 @@ func (e *Error) Timeout() bool {
 	return ok && t.Timeout()
 }
 
-// withoutURL strips the *url.Error that some RoundTrippers return: http.Client
-// adds its own, and its text would repeat the query.
-func withoutURL(err error) error {
+// scrubbed is err as it may be shown. It strips the *url.Error that some
+// RoundTrippers return, since http.Client adds its own, and blots out the URL's
+// query and password wherever else a RoundTripper has put them.
+func scrubbed(err error, u *url.URL) error {
 	for {
-		u, ok := err.(*url.Error)
-		if !ok || u.Err == nil {
-			return err
+		inner, ok := err.(*url.Error)
+		if !ok || inner.Err == nil {
+			break
 		}
-		err = u.Err
+		err = inner.Err
 	}
+	text := err.Error()
+	shown := text
+	password, _ := u.User.Password()
+	for _, secret := range []string{u.RawQuery, password, url.QueryEscape(password)} {
+		if len(secret) > 2 { // a shorter one gives nothing away, and is part of too much
+			shown = strings.ReplaceAll(shown, secret, "xxxxx")
+		}
+	}
+	if shown == text {
+		return err
+	}
+	return &scrubbedError{err, shown}
 }
+
+type scrubbedError struct {
+	err  error
+	text string
+}
+
+func (e *scrubbedError) Error() string { return e.text }
+func (e *scrubbedError) Unwrap() error { return e.err }

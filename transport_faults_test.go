@@ -710,6 +710,12 @@ func TestARequestThatWasNotProcessedIsSentAgainWhateverItsMethod(t *testing.T) {
 				if body == "" && rewind {
 					continue
 				}
+				row := row
+				if row.does == goAway && body == "" {
+					// net/http would send it again over another connection, as it does
+					// after errors that say nothing of the kind; the two look alike.
+					row.sends, row.unsafe = 1, true
+				}
 				t.Run(fmt.Sprintf("%s, body %q, GetBody %v", row.name, body, rewind), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						n := newMemNet()

@@ -1,0 +1,210 @@
+package oncehttp_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/oncehttp/oncehttp"
+)
+
+// the caller's key follows a GET hop after a 303 to a foreign origin
+func TestKeyDoesNotFollowTheSecondHopAfterA303(t *testing.T) {
+	var got []string
+	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.URL.Path+"="+r.Header.Get("Idempotency-Key"))
+		if r.URL.Path == "/x" {
+			http.Redirect(w, r, "/y", 302)
+		}
+	}))
+	defer foreign.Close()
+	var own []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		own = append(own, r.Method+r.URL.Path+"="+r.Header.Get("Idempotency-Key"))
+		switch r.URL.Path {
+		case "/a":
+			http.Redirect(w, r, foreign.URL+"/x", 303)
+		case "/b":
+			http.Redirect(w, r, "/c", 303)
+		case "/c":
+			http.Redirect(w, r, "/d", 302)
+		}
+	}))
+	defer srv.Close()
+	c := &http.Client{Transport: &oncehttp.Transport{}}
+	for _, p := range []string{"/a", "/b"} {
+		req, _ := http.NewRequest("POST", srv.URL+p, strings.NewReader("x"))
+		req.Header.Set("Idempotency-Key", "order-1")
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	t.Log(got, own)
+	for _, s := range got {
+		if !strings.HasSuffix(s, "=") {
+			t.Errorf("foreign origin got the caller's key: %s", s)
+		}
+	}
+	for _, s := range own {
+		if strings.HasPrefix(s, "GET") && !strings.HasSuffix(s, "=") {
+			t.Errorf("a GET after a 303 carries the key: %s", s)
+		}
+	}
+}
+
+// Base that retries by itself
+func TestBaseThatRetriesDoesNotMakeUnknownNotSent(t *testing.T) {
+	var sends atomic.Int32
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.ReadAll(r.Body)
+		sends.Add(1)
+		ln.Close()
+		hangUp(w)
+	})}
+	go srv.Serve(ln)
+	inner := retryablehttp.NewClient()
+	inner.Logger = nil
+	inner.RetryMax = 1
+	inner.RetryWaitMin, inner.RetryWaitMax = time.Millisecond, time.Millisecond
+	tr := &oncehttp.Transport{Base: &retryablehttp.RoundTripper{Client: inner}, Attempts: 1, Honors: func(*http.Request) bool { return false }}
+	req, _ := http.NewRequest("POST", "http://"+ln.Addr().String()+"/refund?secret=hunter2", strings.NewReader("x"))
+	_, err := tr.RoundTrip(req)
+	var e *oncehttp.Error
+	errors.As(err, &e)
+	t.Log(sends.Load(), err)
+	if e.Certainty != oncehttp.CertaintyUnknown {
+		t.Errorf("certainty %v want unknown", e.Certainty)
+	}
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("query in the error")
+	}
+}
+
+type wrapped struct{ http.RoundTripper }
+
+// wrapper over http.Transport, bodyless declared POST on dying reused connection
+func TestDeclaredBodylessPostUnderAWrapper(t *testing.T) {
+	var n atomic.Int32
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n.Add(1) == 1 {
+			return
+		}
+		ln.Close()
+		hangUp(w)
+	})}
+	go srv.Serve(ln)
+	base := &http.Transport{}
+	tr := &oncehttp.Transport{Base: wrapped{base}, Attempts: 1}
+	for i := range 2 {
+		req, _ := http.NewRequest("POST", "http://"+ln.Addr().String()+"/refund", nil)
+		req.Header["Idempotency-Key"] = nil
+		resp, err := tr.RoundTrip(req)
+		if i == 0 {
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.ReadAll(resp.Body)
+			resp.Body.Close()
+			continue
+		}
+		var e *oncehttp.Error
+		errors.As(err, &e)
+		t.Log(n.Load(), err)
+		if e.Certainty != oncehttp.CertaintyUnknown {
+			t.Errorf("certainty %v want unknown", e.Certainty)
+		}
+	}
+}
+
+// ReplayReply cut by the attempt timeout hands on context.Canceled
+func TestReplyCutByAttemptTimeoutDoesNotLookLikeCancel(t *testing.T) {
+	n := newMemNet()
+	synctest.Test(t, func(t *testing.T) {
+		n.Serve(t, "pay.example", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			w.WriteHeader(200)
+			io.WriteString(w, "half")
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}))
+		tr := &oncehttp.Transport{Base: n.Transport(t, false), AttemptTimeout: time.Second, ReplayReply: 1000, Honors: func(*http.Request) bool { return false }}
+		req, _ := http.NewRequest("POST", "http://pay.example/", strings.NewReader("x"))
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		t.Logf("%q %v; tries %v", b, err, oncehttp.Attempts(resp))
+		if errors.Is(err, context.Canceled) {
+			t.Errorf("the caller cancelled nothing, but its body says %v", err)
+		}
+		n.Transport(t, false).CloseIdleConnections()
+	})
+}
+
+// the caller's stalled body opens the breaker
+func TestStalledCallerBodyDoesNotOpenTheBreaker(t *testing.T) {
+	n := newMemNet()
+	synctest.Test(t, func(t *testing.T) {
+		n.Serve(t, "pay.example", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.ReadAll(r.Body) }))
+		tr := &oncehttp.Transport{Base: n.Transport(t, false), Attempts: 1, AttemptTimeout: time.Second}
+		for range 5 {
+			pr, pw := io.Pipe()
+			go func() { time.Sleep(3 * time.Second); pw.Close() }()
+			req, _ := http.NewRequest("POST", "http://pay.example/", pr)
+			_, err := tr.RoundTrip(req)
+			t.Log(err)
+			time.Sleep(3 * time.Second)
+		}
+		resp, err := tr.RoundTrip(newRequest(t, context.Background(), "POST", "http://pay.example/", "x"))
+		if err != nil {
+			t.Errorf("host is healthy, five callers were slow: %v", err)
+		} else {
+			resp.Body.Close()
+		}
+	})
+}
+
+// a Prepare that replaces the body, or panics
+type closeSpy struct {
+	io.Reader
+	closed atomic.Bool
+}
+
+func (c *closeSpy) Close() error { c.closed.Store(true); return nil }
+
+func TestPrepareThatReplacesTheBodyAndFails(t *testing.T) {
+	for _, fail := range []bool{false, true} {
+		spy := &closeSpy{Reader: strings.NewReader("x")}
+		tr := &oncehttp.Transport{Base: script(200), Prepare: func(r *http.Request) error {
+			b, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(b)))
+			if fail {
+				return errors.New("no")
+			}
+			return nil
+		}}
+		req, _ := http.NewRequest("POST", "http://pay.example/", spy)
+		resp, err := tr.RoundTrip(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		if !spy.closed.Load() {
+			t.Errorf("fail=%v: caller's body left open", fail)
+		}
+	}
+}
