@@ -53,7 +53,15 @@ func TestMiddlewareGivesAThousandTwinsOneAnswer(t *testing.T) {
 			}
 			protected.ServeHTTP(w, r)
 		}))
-		s.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 1000
+		tr := s.client.Transport.(*http.Transport)
+		tr.MaxIdleConnsPerHost = 1000
+		// A listener's backlog is short; what overflows it may hang for ever.
+		dialing, dialer := make(chan bool, 8), &net.Dialer{}
+		tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dialing <- true
+			defer func() { <-dialing }()
+			return dialer.DialContext(ctx, network, addr)
+		}
 		var first atomic.Int32
 		var wg sync.WaitGroup
 		for range 1000 {
