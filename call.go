@@ -701,6 +701,7 @@ func (c *call) decide() {
 	if c.stop != nil {
 		return
 	}
+	c.retryAt = time.Time{} // what an earlier answer said is over
 	now := time.Now()
 	ctx := c.req.Context()
 	var wait time.Duration // what the server asks for

@@ -130,11 +130,11 @@ func unprocessed(err error) bool {
 
 // finalError reports whether sending the same request again cannot help: a
 // refused certificate, a name that does not exist, a request that no one can send.
-func finalError(err error, req *http.Request) bool {
-	if dns, ok := asType[*net.DNSError](err); ok && dns.IsNotFound {
-		return true
-	}
-	return badCertificate(err) || unsendable(req)
+func finalError(err error, req *http.Request) bool { return hopeless(err) || unsendable(req) }
+
+func hopeless(err error) bool {
+	dns, ok := asType[*net.DNSError](err)
+	return ok && dns.IsNotFound || badCertificate(err)
 }
 
 // unsendable reports whether net/http refuses req before it connects.

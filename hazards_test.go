@@ -2,8 +2,11 @@ package oncehttp_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -207,4 +210,62 @@ func TestPrepareThatReplacesTheBodyAndFails(t *testing.T) {
 			t.Errorf("fail=%v: caller's body left open", fail)
 		}
 	}
+}
+
+func TestRetryAtIsThatOfTheLastAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, last := range []int{200, 404} {
+			b := script(with(503, "Retry-After", "2"), last)
+			resp, err := (&oncehttp.Transport{Base: b}).RoundTrip(newRequest(t, t.Context(), "GET", "http://a.example/", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if at := oncehttp.Attempts(resp).RetryAt; !at.IsZero() {
+				t.Errorf("after a %d RetryAt is %v, want none", last, at)
+			}
+		}
+	})
+}
+
+func TestDefaultCheckRetryKnowsWhatIsHopeless(t *testing.T) {
+	for err, want := range map[error]bool{
+		&net.DNSError{Err: "no such host", IsNotFound: true}: false,
+		&net.DNSError{Err: "timeout", IsTimeout: true}:       true,
+		errReset: true,
+	} {
+		if got, _ := oncehttp.DefaultCheckRetry(t.Context(), nil, err); got != want {
+			t.Errorf("DefaultCheckRetry(%v) = %v, want %v", err, got, want)
+		}
+	}
+}
+
+func TestNoWayToPrintAResultShowsItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const key = "canary-key"
+		ctx := oncehttp.WithKey(t.Context(), key)
+		resp, err := (&oncehttp.Transport{Base: script(503, 200)}).RoundTrip(newRequest(t, ctx, "POST", "http://a.example/", "b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		_, err = (&oncehttp.Transport{Base: script(errReset)}).RoundTrip(newRequest(t, ctx, "POST", "http://a.example/", "b"))
+		var log strings.Builder
+		slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "result", oncehttp.Attempts(resp), "err", err)
+		slog.New(slog.NewTextHandler(&log, nil)).Info("x", "result", oncehttp.Attempts(resp), "err", err)
+		for _, v := range []any{oncehttp.Attempts(resp), err} {
+			for _, verb := range []string{"%v", "%+v", "%s", "%q"} {
+				fmt.Fprintf(&log, verb, v)
+			}
+			j, _ := json.Marshal(v)
+			log.Write(j)
+		}
+		fmt.Fprintf(&log, "%#v", oncehttp.Attempts(resp))
+		if strings.Contains(log.String(), key) {
+			t.Errorf("the key is shown:\n%s", &log)
+		}
+		if got := oncehttp.Attempts(resp).Key; got != key {
+			t.Errorf("Key = %q, want it where it is asked for", got)
+		}
+	})
 }

@@ -1,6 +1,8 @@
 package oncehttp_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
@@ -73,5 +75,29 @@ func TestConsumedJSONWithFormValueIsNoticed(t *testing.T) {
 	t.Log(a.Code, b.Code, b.Header())
 	if b.Code == 200 {
 		t.Errorf("a different request got the first one's answer")
+	}
+}
+
+// Anybody can present a certificate; only a verified one says who is there.
+func TestAnUnverifiedCertificateBindsNothing(t *testing.T) {
+	h := (&oncehttp.Middleware{Store: &oncehttp.MemoryStore{}}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
+	ask := func(state *tls.ConnectionState) int {
+		r := httptest.NewRequest("POST", "/refunds", strings.NewReader("b"))
+		r.Header.Set(oncehttp.Header, "k")
+		r.TLS = state
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	one, two := &x509.Certificate{Raw: []byte("one")}, &x509.Certificate{Raw: []byte("two")}
+	ask(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{one}})
+	if got := ask(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{two}}); got != 200 {
+		t.Errorf("with another unverified certificate: %d, want 200", got)
+	}
+	verified := func(c *x509.Certificate) *tls.ConnectionState {
+		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c}, VerifiedChains: [][]*x509.Certificate{{c}}}
+	}
+	if got := ask(verified(one)); got != 409 {
+		t.Errorf("with a verified one: %d, want 409, since it is another caller", got)
 	}
 }

@@ -21,7 +21,7 @@ func DefaultCheckRetry(ctx context.Context, resp *http.Response, err error) (boo
 		return false, ctx.Err()
 	}
 	if resp == nil {
-		return err != nil && !badCertificate(err), nil
+		return err != nil && !hopeless(err), nil
 	}
 	return retryableStatus(resp.StatusCode, resp.Header), nil
 }

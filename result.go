@@ -3,6 +3,8 @@ package oncehttp
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -77,9 +79,33 @@ type Result struct {
 	Certainty Certainty
 
 	// Key is the idempotency key that the request carried, "" if none. It is
-	// a secret between client and server: do not log it.
-	Key string
+	// a secret between client and server, and String, LogValue and encoding/json
+	// leave it out.
+	Key string `json:"-"`
 }
+
+// String tells the Result in one line, without the key.
+func (r Result) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d attempts, %v", len(r.Tries), r.Certainty)
+	for _, a := range r.Tries {
+		if a.Err != nil {
+			fmt.Fprintf(&b, "; %d: %v", a.N, a.Err)
+		} else {
+			fmt.Fprintf(&b, "; %d: %d", a.N, a.Status)
+		}
+	}
+	if r.Stop != nil {
+		fmt.Fprintf(&b, "; stopped: %v", r.Stop)
+	}
+	return b.String()
+}
+
+// GoString is String, so that no verb of package fmt prints the key.
+func (r Result) GoString() string { return r.String() }
+
+// LogValue is String, for package log/slog.
+func (r Result) LogValue() slog.Value { return slog.StringValue(r.String()) }
 
 // Attempts tells how a Transport came by resp. For a response that no
 // Transport returned, the Result is the zero value.
