@@ -79,7 +79,8 @@ type Transport struct {
 	RetryUnhonored bool
 
 	// CheckRetry can say no to a repeat that [DefaultCheckRetry], which is
-	// what nil means, and safety allow; it cannot say yes to another.
+	// what nil means, and safety allow; it cannot say yes to another. If it
+	// reads the response's body and says no, the caller gets what is left.
 	CheckRetry retryablehttp.CheckRetry
 
 	// Backoff chooses the pause; it gets BackoffBase, BackoffCap, the attempt
