@@ -8,7 +8,7 @@ COUNT ?= 20
 GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
-.PHONY: test soak bench lint fmt
+.PHONY: test soak bench lint release-check fmt
 
 # Every test of every module: scripts/test says how.
 test:
@@ -23,6 +23,11 @@ bench:
 
 lint:
 	@scripts/lint
+
+# Whether importers carry more than they must: tools/releasecheck says how.
+release-check:
+	GOWORK=off go -C tools build -o ../bin/releasecheck ./releasecheck
+	bin/releasecheck
 
 fmt:
 	gofmt -w .

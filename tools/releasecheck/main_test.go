@@ -1,0 +1,24 @@
+package main
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestWhatImportersMustNotCarry(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		dir     string
+		carried []string
+		want    []string
+	}{
+		{"the root and its three dependencies", "", rootCarries, nil},
+		{"the root and a driver", "", append(slices.Clone(rootCarries), "github.com/jackc/pgx/v5"), []string{"github.com/jackc/pgx/v5"}},
+		{"a store and its own driver", "pgstore", []string{root, "github.com/jackc/pgx/v5"}, nil},
+		{"a store and another's driver", "pgstore", []string{root, "modernc.org/sqlite"}, []string{"modernc.org/sqlite"}},
+	} {
+		if got := tooMuch(row.dir, row.carried); !slices.Equal(got, row.want) {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		}
+	}
+}
