@@ -71,7 +71,7 @@ func (t *tally) soak(w io.Writer, fuzzTime string, count int) error {
 	}
 	for _, id := range targets {
 		heading(w, fmt.Sprintf("fuzz %s for %s", id, fuzzTime))
-		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+id.name+"$", "-fuzztime="+fuzzTime, id.pkg)
+		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+id.name+"$", "-fuzztime="+fuzzTime, "-fuzzminimizetime=1x", id.pkg)
 		cmd.Stdout, cmd.Stderr = w, w
 		v := passed
 		if cmd.Run() != nil {
