@@ -1,6 +1,7 @@
 package oncehttp
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -96,6 +97,8 @@ func (x *callContext) Value(k any) any {
 		if x.c.active.Load() {
 			return x.c
 		}
+	case runKey{}:
+		return nil // Release and Unknown are the handler's own, not those of whom it calls
 	}
 	return x.Context.Value(k)
 }
@@ -151,7 +154,7 @@ func (c *call) begin() error {
 }
 
 func (c *call) hasBody() bool { return c.req.Body != nil && c.req.Body != http.NoBody }
-func (c *call) most() int     { return or(c.t.Attempts, defaultAttempts) }
+func (c *call) most() int     { return cmp.Or(c.t.Attempts, defaultAttempts) }
 
 // refuse ends the request before another attempt starts.
 func (c *call) refuse(reason error, retryAt time.Time) {
@@ -342,7 +345,7 @@ func (c *call) unheld() bool {
 			break
 		}
 		wait := serverPause(until.Sub(now), rand.Int64N)
-		if until.Sub(now) > or(c.t.MaxRetryAfter, defaultMaxRetryAfter) || c.tooLate(now.Add(wait)) {
+		if until.Sub(now) > cmp.Or(c.t.MaxRetryAfter, defaultMaxRetryAfter) || c.tooLate(now.Add(wait)) {
 			c.refuse(ErrRetryAfter, until)
 			return false
 		}
@@ -634,7 +637,7 @@ func (c *call) answered(resp *http.Response) {
 	if proto := int32(resp.ProtoMajor); c.state.proto.Load() != proto {
 		c.state.proto.Store(proto)
 	}
-	if c.key.value != "" && (resp.Header.Get("Idempotency-Status") != "" || replayed(resp.Header)) {
+	if c.key.value != "" && (resp.Header.Get(headerStatus) != "" || replayed(resp.Header)) {
 		c.state.showHonors()
 	}
 }
@@ -749,7 +752,7 @@ func (c *call) decide() {
 	}
 	pause := c.backoff(len(c.tries) - 1)
 	if asked {
-		if wait > or(c.t.MaxRetryAfter, defaultMaxRetryAfter) {
+		if wait > cmp.Or(c.t.MaxRetryAfter, defaultMaxRetryAfter) {
 			c.stop = ErrRetryAfter
 			return
 		}
@@ -799,7 +802,7 @@ func (e *checkError) Unwrap() error        { return e.err }
 func (e *checkError) Is(target error) bool { return target == ErrFinal }
 
 func (c *call) backoff(n int) time.Duration {
-	base, most := or(c.t.BackoffBase, defaultBackoffBase), or(c.t.BackoffCap, defaultBackoffCap)
+	base, most := cmp.Or(c.t.BackoffBase, defaultBackoffBase), cmp.Or(c.t.BackoffCap, defaultBackoffCap)
 	if c.t.Backoff != nil {
 		return max(0, c.t.Backoff(base, most, n, c.whole()))
 	}
@@ -860,7 +863,7 @@ func (c *call) repeat() {
 	if c.again {
 		// The pause was interrupted.
 		c.again = false
-		c.refuse(or(c.over(), context.Canceled), c.retryAt)
+		c.refuse(cmp.Or(c.over(), context.Canceled), c.retryAt)
 	}
 }
 
@@ -898,7 +901,7 @@ func (c *call) end() (*http.Response, error) {
 	}
 	e := &Error{
 		Result: c.result(),
-		Method: or(c.req.Method, http.MethodGet),
+		Method: cmp.Or(c.req.Method, http.MethodGet),
 		Host:   c.req.URL.Host,
 		Path:   c.req.URL.EscapedPath(),
 		last:   c.last,

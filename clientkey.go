@@ -43,7 +43,7 @@ func (c *call) chooseKey() error {
 	}
 	away := from != nil && from.URL != nil && hostKeyOf(from.URL) != c.host
 	if isSafe(req.Method) {
-		k.strip = strayed(req)
+		k.strip = strayed(req, true)
 		return nil
 	}
 	if present && len(sent) == 0 {
@@ -76,7 +76,6 @@ func (c *call) chooseKey() error {
 		k.supplied = true
 	case present:
 		k.value, k.supplied = own, true
-		k.asIs = !away
 	default:
 		k.value, k.minted = NewKey(), true
 	}
@@ -84,21 +83,25 @@ func (c *call) chooseKey() error {
 		c.t.logger().Info("oncehttp: the context's key replaces another in the request's header",
 			"method", req.Method, "host", req.URL.Host, "path", req.URL.EscapedPath(), "field", field)
 	}
+	if from != nil && (before == nil || before.key.value == "") {
+		away = strayed(req, false) // the key is of the first hop, not of the one before
+	}
 	if away {
 		k.value = DeriveKey(k.value, originOf(req.URL))
 	}
+	k.asIs = present && own == k.value && !isExplicit && !source.isAction()
 	c.keyValue[0] = formatKey(k.value, c.t.QuoteKeys)
 	return nil
 }
 
-// strayed reports whether req is a hop that must not carry the header of the
-// first request, which http.Client copies to all of them: there was another
-// host on the way here, or a request that changed something.
-func strayed(req *http.Request) bool {
+// strayed reports whether there was another host on the way to req by redirects,
+// or, if changes counts, a request that changed something. http.Client copies the
+// first request's header to every hop.
+func strayed(req *http.Request, changes bool) bool {
 	to := hostKeyOf(req.URL)
 	for hop := req; hop.Response != nil && hop.Response.Request != nil; {
 		hop = hop.Response.Request
-		if !isSafe(hop.Method) || hop.URL != nil && hostKeyOf(hop.URL) != to {
+		if changes && !isSafe(hop.Method) || hop.URL != nil && hostKeyOf(hop.URL) != to {
 			return true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -268,4 +269,98 @@ func TestNoWayToPrintAResultShowsItsKey(t *testing.T) {
 			t.Errorf("Key = %q, want it where it is asked for", got)
 		}
 	})
+}
+
+// Release frees the key of the handler that says it, not of one that called it in
+// the same process.
+func TestReleaseDoesNotReachThroughATransport(t *testing.T) {
+	runs := 0
+	inner := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { oncehttp.Release(r.Context()) })
+	client := &http.Client{Transport: &oncehttp.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+		rec := httptest.NewRecorder()
+		inner.ServeHTTP(rec, r)
+		return rec.Result(), nil
+	})}}
+	h := (&oncehttp.Middleware{Store: &oncehttp.MemoryStore{}}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs++
+		req, _ := http.NewRequestWithContext(r.Context(), "GET", "http://inner.example/", nil)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp.Body.Close()
+	}))
+	for range 2 {
+		postTo(h, "/refunds", "k", "b")
+	}
+	if runs != 1 {
+		t.Errorf("the handler ran %d times, want once", runs)
+	}
+}
+
+func TestAKeyDoesNotComeBackBehindAHopThatHonoursNone(t *testing.T) {
+	var got []string
+	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.URL.Path+"="+r.Header.Get(oncehttp.Header))
+		if r.URL.Path == "/x" {
+			http.Redirect(w, r, "/y", 307)
+		}
+	}))
+	defer foreign.Close()
+	own := httptest.NewServer(http.RedirectHandler(foreign.URL+"/x", 307))
+	defer own.Close()
+	client := &http.Client{Transport: &oncehttp.Transport{Honors: func(r *http.Request) bool { return r.URL.Path != "/x" }}}
+	req := newRequest(t, t.Context(), "POST", own.URL, "b")
+	req.Header.Set(oncehttp.Header, "order-1")
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if want := []string{"/x=", "/y=" + oncehttp.DeriveKey("order-1", foreign.URL)}; !slices.Equal(got, want) {
+		t.Errorf("the other host got %q, want %q", got, want)
+	}
+}
+
+// deafConn takes one request and then fails every write before a byte of it.
+type deafConn struct {
+	net.Conn
+	deaf *atomic.Bool
+}
+
+func (c deafConn) Write(p []byte) (int, error) {
+	if c.deaf.Load() {
+		return 0, errors.New("write: broken pipe")
+	}
+	return c.Conn.Write(p)
+}
+
+// An idle connection that has died is nobody's fault and no reason for an attempt:
+// nothing was written, so net/http dials again.
+func TestAConnectionThatDiedIdleCostsAnUnkeyedPOSTNothing(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }))
+	defer srv.Close()
+	var deaf []*atomic.Bool
+	base := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		deaf = append(deaf, new(atomic.Bool))
+		return deafConn{c, deaf[len(deaf)-1]}, err
+	}}
+	defer base.CloseIdleConnections()
+	tr := &oncehttp.Transport{Base: base, Attempts: 1, Honors: func(*http.Request) bool { return false }}
+	for i := range 2 {
+		resp, err := tr.RoundTrip(newRequest(t, t.Context(), "POST", srv.URL, "body"))
+		if err != nil {
+			t.Fatalf("request %d: %v", i+1, err)
+		}
+		if got, _ := io.ReadAll(resp.Body); string(got) != "body" {
+			t.Errorf("request %d: the server read %q", i+1, got)
+		}
+		resp.Body.Close()
+		deaf[0].Store(true)
+	}
+	if len(deaf) != 2 {
+		t.Errorf("%d connections, want 2", len(deaf))
+	}
 }

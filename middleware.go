@@ -191,7 +191,7 @@ func (m *Middleware) make() {
 		panic("oncehttp: Middleware.MaxBody is negative")
 	case m.MaxResponse < 0:
 		panic("oncehttp: Middleware.MaxResponse is negative")
-	case strings.Trim(m.KeyHeader, tokenBytes) != "":
+	case m.KeyHeader != "" && !isToken(m.KeyHeader):
 		panic("oncehttp: Middleware.KeyHeader is not the name of a header field")
 	}
 	if _, err := url.Parse(m.DocsURL); err != nil || strings.ContainsAny(m.DocsURL, "<>\" ") {
@@ -199,9 +199,6 @@ func (m *Middleware) make() {
 	}
 	m.once = once
 }
-
-// tokenBytes are the bytes of a field name (RFC 9110, section 5.6.2).
-const tokenBytes = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 // Drain waits until no handler runs and nothing is left to tell the store, or
 // until ctx ends. Call it at shutdown, after http.Server.Shutdown: what a process
@@ -238,8 +235,7 @@ type protected struct {
 }
 
 func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "QUERY", "":
+	if isSafe(r.Method) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
@@ -645,8 +641,9 @@ func (x *exchange) protect() {
 	x.out.Kind, x.out.Recorded, x.out.Holder = a.Kind, a.Recorded, a.Holder
 	own := err == nil && (a.Kind == OutcomeRan || a.Kind == OutcomeReleased || a.Kind == OutcomeUnknown)
 	switch {
-	case x.c.streaming && !own:
-		// What the client has of this answer is not what repeats will get.
+	case x.c.streaming && (!own || x.c.announced && !a.Recorded && m.Orphan == OrphanRerun):
+		// What the client has of this answer is not, or may not be, what repeats
+		// will get.
 		x.out.Kind, x.out.Status = OutcomeUnknown, x.c.status
 		panic(http.ErrAbortHandler)
 	case x.c.streaming:

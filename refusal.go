@@ -98,8 +98,7 @@ const (
 )
 
 const (
-	problemType       = "urn:oncehttp:"
-	problemInProgress = problemType + "in-progress"
+	problemType = "urn:oncehttp:"
 )
 
 func refuseMissingKey(field string) *Refusal {

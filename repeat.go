@@ -48,14 +48,14 @@ func settled(status int, h http.Header) bool {
 	if replayed(h) {
 		return true
 	}
-	if h.Get("Idempotency-Status") == "executed" && status >= 500 {
+	if h.Get(headerStatus) == executed && status >= 500 {
 		return true
 	}
 	return h.Get("X-Should-Retry") == "false" || h.Get("Stripe-Should-Retry") == "false"
 }
 
 func replayed(h http.Header) bool {
-	return h.Get("Idempotent-Replayed") == "true" || h.Get("Idempotency-Replayed") == "true"
+	return h.Get(headerReplayed) == "true" || h.Get("Idempotency-Replayed") == "true"
 }
 
 // facts are what the decision about a repeat stands on.

@@ -213,7 +213,7 @@ func ordinal(n int) string {
 	case 3:
 		return "third"
 	}
-	return strconv.Itoa(n) + "th"
+	return "no. " + strconv.Itoa(n)
 }
 
 // brief is err's text, bounded: net/http quotes what a broken server sent.

@@ -17,8 +17,8 @@ import (
 //
 //	client := &http.Client{Transport: &oncehttp.Transport{}}
 //
-// Its zero value is ready to use, and it is safe for concurrent use. Fields must
-// not be changed after the first request. A value that makes no sense, such as
+// Its zero value is ready to use, and it is safe for concurrent use. It must not
+// be copied, nor its fields be changed, after the first request. A value that makes no sense, such as
 // a negative number of attempts, fails every request with an error that names
 // the field.
 //
@@ -217,12 +217,4 @@ func (t *Transport) logger() *slog.Logger {
 		return slog.Default()
 	}
 	return t.Logger
-}
-
-func or[T comparable](v, zero T) T {
-	var none T
-	if v == none {
-		return zero
-	}
-	return v
 }

@@ -738,7 +738,6 @@ func TestARequestThatWasNotProcessedIsSentAgainWhateverItsMethod(t *testing.T) {
 							}
 						})
 						base := n.Transport(t, true)
-						// Not a *http.Transport to look at, so httptrace decides nothing here.
 						tr := &oncehttp.Transport{Base: base, Honors: noKeys, Logger: quiet(), Backoff: noPause}
 						r := newRequest(t, t.Context(), "POST", "http://a.example/", body)
 						if !rewind {
