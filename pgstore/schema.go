@@ -1,0 +1,91 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// version is that of the table. It stands in the table's comment.
+const version = 1
+
+const defaultTable = "oncehttp_records"
+
+// Schema returns the SQL that makes the table, for people who run migrations
+// themselves. It may be run again: what is there already stays as it is. The
+// version of the table is part of its comment, and is looked at before the store
+// uses the table.
+func (s *Store) Schema() string { return schema(s.table) }
+
+// Migrate makes the table unless it is there. It needs the right to create
+// tables; the store itself needs SELECT, INSERT, UPDATE and DELETE on it and no
+// more. It may run in several processes at once.
+func (s *Store) Migrate(ctx context.Context) error {
+	if s.bad != nil {
+		return s.bad
+	}
+	for range 5 {
+		err := s.db.script(ctx, s.Schema())
+		switch state(err) {
+		case "":
+			if err != nil {
+				return s.explain("migrate", err)
+			}
+			_, err = s.look(ctx)
+			return err
+		case "23505", "42P07", "42710", "XX000": // somebody makes it at the same time
+			continue
+		default:
+			return s.explain("migrate", err)
+		}
+	}
+	return errors.New("pgstore: migrate: others make or drop the table all the time")
+}
+
+// A record is one row. What only a running claim needs is NULL once it is done.
+//
+// Renew and Complete change no column that has an index, and pages keep some room,
+// so that their new row versions stay on the page and the index is not touched
+// (heap-only tuples). There is no index on expires for this reason: Sweep reads
+// the table itself, some pages at a time.
+const schemaText = `CREATE TABLE IF NOT EXISTS {table} (
+	born     timestamptz NOT NULL,  -- when the key was first claimed
+	expires  timestamptz NOT NULL,  -- when the record is forgotten
+	lapses   timestamptz,           -- when the lease ends; NULL: done
+	begins   timestamptz,           -- a transactional claim: from then on nobody holds it whose transaction has not locked the row
+	keep     bigint,                -- microseconds for which an orphaned record is kept
+	holder   integer     NOT NULL,  -- how many tokens have held the key
+	waited   boolean,               -- somebody waits to be notified
+	key      bytea       NOT NULL PRIMARY KEY,
+	token    bytea       NOT NULL,
+	ident    bytea       NOT NULL,  -- fingerprint and binding
+	head     bytea,
+	body     bytea
+) WITH (fillfactor = 92, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.1);
+COMMENT ON TABLE {table} IS 'oncehttp records, version {version}';
+`
+
+func schema(table string) string {
+	return strings.NewReplacer("{table}", table, "{version}", fmt.Sprint(version)).Replace(schemaText)
+}
+
+// quoteTable checks and quotes the name of a table, with or without a schema.
+func quoteTable(name string) (string, error) {
+	parts := strings.Split(name, ".")
+	if len(parts) > 2 {
+		return "", fmt.Errorf("pgstore: WithTable: %q has more than a schema and a name", name)
+	}
+	for i, p := range parts {
+		switch {
+		case p == "":
+			return "", fmt.Errorf("pgstore: WithTable: %q has an empty part", name)
+		case len(p) > 63: // Postgres would cut it off, and two names could become one
+			return "", fmt.Errorf("pgstore: WithTable: a part of %q is longer than 63 bytes", name)
+		case strings.ContainsAny(p, "\x00'\\"):
+			return "", fmt.Errorf("pgstore: WithTable: %q has a byte that no name needs", name)
+		}
+		parts[i] = `"` + strings.ReplaceAll(p, `"`, `""`) + `"`
+	}
+	return strings.Join(parts, "."), nil
+}

@@ -1,0 +1,116 @@
+package pgstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/services"
+	"github.com/oncehttp/oncehttp/pgstore"
+	"github.com/oncehttp/oncehttp/storetest"
+)
+
+// unit is short, because several suites run at the same time and mostly sleep.
+const unit = 100 * time.Millisecond
+
+func TestTheStoreKeepsItsContract(t *testing.T) {
+	pg := services.Postgres(t)
+	bouncer := services.PgBouncer(t, pg)
+	for _, v := range []struct {
+		name string
+		new  func(t *testing.T, opts ...pgstore.Option) *pgstore.Store
+		tx   bool
+	}{
+		{"over a pool of pgx", overPool(t, pg.DSN(pg.Database(t)), 20), false},
+		{"over database/sql", overSQL(t, pg.DSN(pg.Database(t)), 20), false},
+		{"through PgBouncer", overPool(t, bouncer.DSN(pg.Database(t))+"&default_query_exec_mode=exec", 20), false},
+		{"through PgBouncer, over database/sql, by the simple protocol", overSQL(t, bouncer.DSN(pg.Database(t))+"&default_query_exec_mode=simple_protocol", 20), false},
+		// Claims keep their connections here, and one case claims 120 keys.
+		{"with transactions, over a pool of pgx", overPool(t, pg.DSN(pg.Database(t)), 140), true},
+		{"with transactions, over database/sql", overSQL(t, pg.DSN(pg.Database(t)), 140), true},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			storetest.Run(t, storetest.Config{
+				New: func(t *testing.T) oncehttp.Store {
+					s := v.new(t)
+					if v.tx {
+						tx := s.Transactional()
+						t.Cleanup(tx.Close)
+						return tx
+					}
+					t.Cleanup(s.Close)
+					return s
+				},
+				Unit: unit,
+			})
+		})
+	}
+}
+
+// quiet keeps warnings of a server without fsync out of the tests' output.
+var quiet = pgstore.WithLogger(slog.New(slog.DiscardHandler))
+
+var tables atomic.Int64
+
+// table is a name that no other test of the binary uses.
+func table() string { return fmt.Sprintf("records_%d", tables.Add(1)) }
+
+// openPool opens a pool that lasts as long as the test.
+func openPool(t testing.TB, dsn string, most int) *pgxpool.Pool {
+	t.Helper()
+	c, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.MaxConns = int32(most)
+	p, err := pgxpool.NewWithConfig(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func openSQL(t testing.TB, dsn string, most int) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// overPool returns what makes stores with tables of their own.
+func overPool(t *testing.T, dsn string, most int) func(*testing.T, ...pgstore.Option) *pgstore.Store {
+	p := openPool(t, dsn, most)
+	return func(t *testing.T, opts ...pgstore.Option) *pgstore.Store {
+		return migrated(t, pgstore.New(p, append([]pgstore.Option{quiet, pgstore.WithTable(table())}, opts...)...))
+	}
+}
+
+func overSQL(t *testing.T, dsn string, most int) func(*testing.T, ...pgstore.Option) *pgstore.Store {
+	db := openSQL(t, dsn, most)
+	return func(t *testing.T, opts ...pgstore.Option) *pgstore.Store {
+		return migrated(t, pgstore.NewSQL(db, append([]pgstore.Option{quiet, pgstore.WithTable(table())}, opts...)...))
+	}
+}
+
+func migrated(t testing.TB, s *pgstore.Store) *pgstore.Store {
+	t.Helper()
+	if err := s.Migrate(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
