@@ -7,8 +7,8 @@ import (
 	"github.com/oncehttp/oncehttp"
 )
 
-// List implements [oncehttp.Inspector]. A page that asks for a state that few
-// records are in may read most of the table, because only the key has an index.
+// List implements [oncehttp.Inspector]. It reads the whole table for every page: the
+// keys themselves have no index.
 func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Record, error) {
 	switch {
 	case q.Status < 0, q.Status == oncehttp.ClaimAcquired, q.Status > oncehttp.ClaimOrphaned:
@@ -56,7 +56,7 @@ func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Re
 }
 
 func (r *row) scan(scan func(...any) error) error {
-	return scan(&r.now, &r.key, &r.ident, &r.born, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body)
+	return scan(&r.now, &r.id, &r.key, &r.ident, &r.born, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body)
 }
 
 // gone reports whether the transaction of a transactional claim has ended without
@@ -66,7 +66,7 @@ func (s *Store) gone(ctx context.Context, r *row) (bool, error) {
 		return false, nil
 	}
 	var yes bool
-	return s.row(ctx, s.db, s.sql.ask, []any{r.key}, &yes)
+	return s.row(ctx, s.db, s.sql.ask, []any{r.id}, &yes)
 }
 
 // record is what an operator sees.
@@ -101,7 +101,7 @@ func (s *Store) Show(ctx context.Context, key string) (oncehttp.Record, error) {
 func (s *Store) look1(ctx context.Context, what, key string) (*row, error) {
 	var r row
 	found := false
-	err := s.db.rows(ctx, s.sql.show, []any{[]byte(key)}, func(scan func(...any) error) error {
+	err := s.db.rows(ctx, s.sql.show, []any{rowID(key)}, func(scan func(...any) error) error {
 		found = true
 		return r.scan(scan)
 	})
@@ -146,7 +146,7 @@ func (s *Store) settleByHand(ctx context.Context, what, key string, refused erro
 		return err
 	}
 	var notified bool
-	changed, err := s.row(ctx, s.db, sql, append([]any{[]byte(key)}, rest...), &notified)
+	changed, err := s.row(ctx, s.db, sql, append([]any{rowID(key)}, rest...), &notified)
 	switch {
 	case err != nil:
 		return s.failed(ctx, what, err)

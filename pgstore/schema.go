@@ -43,7 +43,9 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return errors.New("pgstore: migrate: others make or drop the table all the time")
 }
 
-// A record is one row. What only a running claim needs is NULL once it is done.
+// A record is one row. What only a running claim needs is NULL once it is done. The
+// index has a digest of the key, because that is shorter: an index that is half as
+// large stays in memory twice as long, and keys may have any length.
 //
 // Renew and Complete change no column that has an index, and pages keep some room,
 // so that their new row versions stay on the page and the index is not touched
@@ -57,12 +59,13 @@ const schemaText = `CREATE TABLE IF NOT EXISTS {table} (
 	keep     bigint,                -- microseconds for which an orphaned record is kept
 	holder   integer     NOT NULL,  -- how many tokens have held the key
 	waited   boolean,               -- somebody waits to be notified
-	key      bytea       NOT NULL PRIMARY KEY,
+	id       uuid        NOT NULL PRIMARY KEY, -- the first half of the key's SHA-256
+	key      bytea       NOT NULL,
 	token    bytea       NOT NULL,
 	ident    bytea       NOT NULL,  -- fingerprint and binding
 	head     bytea,
 	body     bytea
-) WITH (fillfactor = 92, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.1);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.1);
 COMMENT ON TABLE {table} IS 'oncehttp records, version {version}';
 `
 

@@ -13,12 +13,16 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,8 +58,7 @@ type Store struct {
 	broom broom
 }
 
-// maxKey is the longest key, in bytes. An entry of the index must fit a third of
-// a page.
+// maxKey is the longest key, in bytes.
 const maxKey = 2048
 
 // closing is how long the end of a connection or a rollback may take.
@@ -178,13 +181,13 @@ type wanted struct {
 
 // claim takes a key, or learns the state of a taken one.
 func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim, error) {
-	key, token := []byte(w.op.Key), []byte(w.op.Token)
-	ident := identity(w.op)
-	args := []any{key, token, ident, micros(w.lease), micros(w.keep), w.begins}
+	token := packToken(w.op.Token)
+	args := []any{rowID(w.op.Key), token, identity(w.op), micros(w.lease), micros(w.keep), w.begins, []byte(w.op.Key)}
 	for try := 0; ; try++ {
 		var r row
+		var same bool
 		found, err := s.row(ctx, q, s.sql.claim, args,
-			&r.fresh, &r.now, &r.token, &r.ident, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body)
+			&r.fresh, &same, &r.now, &r.token, &r.ident, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body)
 		switch {
 		case err != nil:
 			return oncehttp.Claim{}, err
@@ -196,8 +199,10 @@ func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim,
 				Left:        w.lease,
 				Holder:      1,
 			}, nil
+		case found && !same:
+			return oncehttp.Claim{}, errDigest
 		case found:
-			own := string(r.token) == w.op.Token
+			own := bytes.Equal(r.token, token)
 			c := r.claim()
 			free := r.expired() || r.left()
 			if !free && (r.done() || !own && !(w.orphans && c.Status == oncehttp.ClaimOrphaned)) {
@@ -270,7 +275,7 @@ func (s *Store) change(ctx context.Context, what string, op *oncehttp.Op, wake b
 		return err
 	}
 	var room [5]any
-	args := append(append(room[:0], []byte(op.Key), []byte(op.Token)), rest...)
+	args := append(append(room[:0], rowID(op.Key), packToken(op.Token)), rest...)
 	for try := 0; ; try++ {
 		var notified bool
 		changed, err := s.row(ctx, s.db, sql, args, &notified)
@@ -426,6 +431,7 @@ func (s *Store) look(ctx context.Context) (oid int64, err error) {
 type row struct {
 	fresh          bool
 	now            time.Time
+	id             string
 	key            []byte
 	token, ident   []byte
 	born, expires  time.Time
@@ -458,6 +464,23 @@ func (r *row) claim() oncehttp.Claim {
 	return c
 }
 
+// rowID is what a key's row is found by: half of its SHA-256, as a uuid is written.
+func rowID(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	var b [36]byte
+	at := 0
+	for i, part := range [...]int{4, 2, 2, 2, 6} {
+		if i > 0 {
+			b[at] = '-'
+			at++
+		}
+		hex.Encode(b[at:], sum[:part])
+		at += 2 * part
+		copy(sum[:], sum[part:])
+	}
+	return string(b[:])
+}
+
 // identity puts fingerprint and binding into one column.
 func identity(op *oncehttp.Op) []byte {
 	b := make([]byte, 0, len(op.Fingerprint)+len(op.Binding))
@@ -467,6 +490,19 @@ func identity(op *oncehttp.Op) []byte {
 func setIdentity(c *oncehttp.Claim, ident []byte) {
 	n := copy(c.Fingerprint[:], ident)
 	copy(c.Binding[:], ident[n:])
+}
+
+// packToken makes 17 bytes of a token such as [oncehttp.NewToken] returns, and is
+// one to one.
+func packToken(token string) []byte {
+	const packed, plain = 1, 0
+	b := make([]byte, 0, 1+max(len(token), 16))
+	if len(token) == 32 && strings.Trim(token, "0123456789abcdef") == "" {
+		if b, err := hex.AppendDecode(append(b, packed), []byte(token)); err == nil {
+			return b
+		}
+	}
+	return append(append(b, plain), token...)
 }
 
 // micros is a duration in the unit of the server's clock. What is not zero does
@@ -480,6 +516,7 @@ func micros(d time.Duration) int64 {
 }
 
 var (
+	errDigest   = errors.New("pgstore: another key with the same 128 bits of SHA-256 has a record")
 	errNoKey    = errors.New("pgstore: Op.Key is empty")
 	errLongKey  = fmt.Errorf("pgstore: Op.Key is longer than %d bytes", maxKey)
 	errNoToken  = errors.New("pgstore: Op.Token is empty")

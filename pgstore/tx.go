@@ -233,7 +233,7 @@ func (t *TxStore) lock(ctx context.Context, sess session, op *oncehttp.Op) (bool
 		return false, err
 	}
 	var own bool
-	found, err := sess.row(ctx, t.sql.lock, []any{[]byte(op.Key), []byte(op.Token)}, &own)
+	found, err := sess.row(ctx, t.sql.lock, []any{rowID(op.Key), packToken(op.Token)}, &own)
 	return found && own, err
 }
 
@@ -252,7 +252,7 @@ func (t *TxStore) hold(sl *slot, c oncehttp.Claim, op oncehttp.Op, sess session,
 // does not.
 func (t *TxStore) holds(ctx context.Context, sl *slot) bool {
 	var own bool
-	found, err := sl.sess.row(ctx, t.sql.lock, []any{[]byte(sl.op.Key), []byte(sl.op.Token)}, &own)
+	found, err := sl.sess.row(ctx, t.sql.lock, []any{rowID(sl.op.Key), packToken(sl.op.Token)}, &own)
 	if found && own && err == nil {
 		return true
 	}
@@ -291,7 +291,7 @@ func (t *TxStore) finish(ctx context.Context, sl *slot, sql string, rest ...any)
 	sess := t.drop(sl)
 	defer sess.release()
 	var notified bool
-	_, err := sess.row(ctx, sql, append([]any{[]byte(sl.op.Key), []byte(sl.op.Token)}, rest...), &notified)
+	_, err := sess.row(ctx, sql, append([]any{rowID(sl.op.Key), packToken(sl.op.Token)}, rest...), &notified)
 	if err == nil {
 		err = sess.commit(ctx)
 	}
@@ -455,7 +455,7 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 
 // relock opens a transaction that locks the row of a claim that is not held.
 func (t *TxStore) relock(ctx context.Context, op *oncehttp.Op) (session, error) {
-	args := []any{[]byte(op.Key), []byte(op.Token), micros(grace)}
+	args := []any{rowID(op.Key), packToken(op.Token), micros(grace)}
 	for try := 0; ; try++ {
 		sess, err := t.db.session(ctx)
 		var ok, locked bool
@@ -515,7 +515,7 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.tx.settling())
 	defer cancel()
 	var notified, asked bool
-	found, err := sess.row(cctx, t.sql.record, []any{[]byte(op.Key), []byte(op.Token), head, body, micros(keep)}, &notified)
+	found, err := sess.row(cctx, t.sql.record, []any{rowID(op.Key), packToken(op.Token), head, body, micros(keep)}, &notified)
 	if err == nil && !found {
 		err = errors.New("pgstore: the claim's row is gone, although it was locked: did work change the table of records?")
 	}
@@ -576,7 +576,7 @@ func (t *TxStore) settle(ctx context.Context, op *oncehttp.Op) (committed, known
 	defer cancel()
 	for try := 2; ; try++ {
 		var own, done bool
-		found, err := t.row(ctx, t.db, t.sql.settle, []any{[]byte(op.Key), []byte(op.Token)}, &own, &done)
+		found, err := t.row(ctx, t.db, t.sql.settle, []any{rowID(op.Key), packToken(op.Token)}, &own, &done)
 		if err == nil {
 			// A row that is gone, or another's, says nothing of ours.
 			return done, found && own

@@ -2,8 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -29,10 +27,10 @@ const (
 // waits knows who in this process waits for which key, and listens for the
 // others' sake.
 type waits struct {
-	n atomic.Int64 // rooms: so that a completion need not hash its key for nobody
+	n atomic.Int64 // rooms: so that a completion need not id its key for nobody
 
 	mu      sync.Mutex
-	rooms   map[string]*room // by the hash of the key, as notifications name it
+	rooms   map[string]*room // by the key's id, as notifications name it
 	live    bool             // a connection listens
 	starts  bool             // or is about to
 	never   bool             // or never will
@@ -52,11 +50,6 @@ type room struct {
 	leave context.CancelFunc
 }
 
-func hashed(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
-}
-
 // Wait implements [oncehttp.Waiter]. It returns nil at once for a key that is not
 // running. Else it returns when the key is completed, released, or made or left an
 // orphan: as soon as the notification comes if the store can listen for one (see
@@ -70,25 +63,25 @@ func (s *Store) Wait(ctx context.Context, key string) error {
 		return err
 	}
 	w := &s.waits
-	hash := hashed(key)
+	id := rowID(key)
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
 		return errClosed
 	}
-	r := w.rooms[hash]
+	r := w.rooms[id]
 	if r == nil {
 		rctx, cancel := context.WithCancel(context.Background())
 		r = &room{woken: make(chan struct{}), leave: cancel}
 		if w.rooms == nil {
 			w.rooms = make(map[string]*room)
 		}
-		w.rooms[hash] = r
+		w.rooms[id] = r
 		w.n.Add(1)
 		w.wg.Add(1)
 		go func() {
 			defer w.wg.Done()
-			defer w.empty(hash, r)
+			defer w.empty(id, r)
 			s.watch(rctx, key, r)
 		}()
 	}
@@ -103,7 +96,7 @@ func (s *Store) Wait(ctx context.Context, key string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.n--; r.n == 0 {
-		w.remove(hash, r)
+		w.remove(id, r)
 	}
 	return ctx.Err()
 }
@@ -111,10 +104,10 @@ func (s *Store) Wait(ctx context.Context, key string) error {
 var errClosed = errors.New("pgstore: the store is closed")
 
 // empty ends a room: all who wait there go.
-func (w *waits) empty(hash string, r *room) {
+func (w *waits) empty(id string, r *room) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.remove(hash, r)
+	w.remove(id, r)
 	select {
 	case <-r.woken:
 	default:
@@ -123,10 +116,10 @@ func (w *waits) empty(hash string, r *room) {
 }
 
 // remove takes a room away, so that the next who waits opens a new one.
-func (w *waits) remove(hash string, r *room) {
+func (w *waits) remove(id string, r *room) {
 	r.leave()
-	if w.rooms[hash] == r {
-		delete(w.rooms, hash)
+	if w.rooms[id] == r {
+		delete(w.rooms, id)
 		w.n.Add(-1)
 		w.last = time.Now()
 	}
@@ -135,16 +128,16 @@ func (w *waits) remove(hash string, r *room) {
 // wake ends every Wait for a key in this process.
 func (w *waits) wake(key string) {
 	if w.n.Load() > 0 {
-		w.notified(hashed(key))
+		w.notified(rowID(key))
 	}
 }
 
-func (w *waits) notified(hash string) {
+func (w *waits) notified(id string) {
 	w.mu.Lock()
-	r := w.rooms[hash]
+	r := w.rooms[id]
 	w.mu.Unlock()
 	if r != nil {
-		w.empty(hash, r)
+		w.empty(id, r)
 	}
 }
 
@@ -152,8 +145,8 @@ func (w *waits) notified(hash string) {
 func (w *waits) close() {
 	w.mu.Lock()
 	w.closed = true
-	for hash, r := range w.rooms {
-		w.remove(hash, r)
+	for id, r := range w.rooms {
+		w.remove(id, r)
 	}
 	if w.stop != nil {
 		w.stop()
@@ -164,7 +157,7 @@ func (w *waits) close() {
 
 // watch returns when a key may have changed, or ctx has ended.
 func (s *Store) watch(ctx context.Context, key string, r *room) {
-	args := []any{[]byte(key), false}
+	args := []any{rowID(key), false}
 	for poll := minPoll; ; poll = min(poll*3/2, maxPoll) {
 		live, changed := s.listening()
 		args[1] = live
@@ -207,7 +200,7 @@ func (s *Store) watch(ctx context.Context, key string, r *room) {
 // abandoned reports whether a transactional claim holds its row no more.
 func (s *Store) abandoned(ctx context.Context, key string) bool {
 	var yes bool
-	found, err := s.row(ctx, s.db, s.sql.ask, []any{[]byte(key)}, &yes)
+	found, err := s.row(ctx, s.db, s.sql.ask, []any{rowID(key)}, &yes)
 	return found && err == nil
 }
 
@@ -289,14 +282,14 @@ func (s *Store) listen(ctx context.Context) error {
 	w.set(true)
 	w.mu.Unlock()
 	for {
-		hash, err := notification(ctx, conn)
+		id, err := notification(ctx, conn)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return fmt.Errorf("pgstore: listen: %w", err)
-		case hash != "":
-			w.notified(hash)
+		case id != "":
+			w.notified(id)
 		}
 		w.mu.Lock()
 		if len(w.rooms) == 0 && time.Since(w.last) > listenIdle {
