@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,6 +25,8 @@ const unit = 100 * time.Millisecond
 func TestTheStoreKeepsItsContract(t *testing.T) {
 	pg := services.Postgres(t)
 	bouncer := services.PgBouncer(t, pg)
+	var all sync.WaitGroup
+	defer all.Wait()
 	for _, v := range []struct {
 		name string
 		new  func(t *testing.T, opts ...pgstore.Option) *pgstore.Store
@@ -37,20 +40,23 @@ func TestTheStoreKeepsItsContract(t *testing.T) {
 		{"with transactions, over a pool of pgx", overPool(t, pg.DSN(pg.Database(t)), 140), true},
 		{"with transactions, over database/sql", overSQL(t, pg.DSN(pg.Database(t)), 140), true},
 	} {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			storetest.Run(t, storetest.Config{
-				New: func(t *testing.T) oncehttp.Store {
-					s := v.new(t)
-					if v.tx {
-						tx := s.Transactional()
-						t.Cleanup(tx.Close)
-						return tx
-					}
-					t.Cleanup(s.Close)
-					return s
-				},
-				Unit: unit,
+		// Not t.Parallel, which lets as many run as there are processors: these
+		// mostly sleep.
+		all.Go(func() {
+			t.Run(v.name, func(t *testing.T) {
+				storetest.Run(t, storetest.Config{
+					New: func(t *testing.T) oncehttp.Store {
+						s := v.new(t)
+						if v.tx {
+							tx := s.Transactional()
+							t.Cleanup(tx.Close)
+							return tx
+						}
+						t.Cleanup(s.Close)
+						return s
+					},
+					Unit: unit,
+				})
 			})
 		})
 	}

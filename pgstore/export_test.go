@@ -1,0 +1,7 @@
+package pgstore
+
+// Statements returns the text of those that a claim and a completion run.
+func (s *Store) Statements() (claim, complete string) { return s.sql.claim, s.sql.complete }
+
+// RowID is what a key's row is found by.
+var RowID = rowID

@@ -1,0 +1,321 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/services"
+	"github.com/oncehttp/oncehttp/pgstore"
+)
+
+const (
+	lease = 30 * time.Second
+	keep  = time.Hour
+)
+
+func newOp(key string) oncehttp.Op { return oncehttp.Op{Key: key, Token: oncehttp.NewToken()} }
+
+func mustClaim(t testing.TB, s oncehttp.Store, op oncehttp.Op, want oncehttp.ClaimStatus) oncehttp.Claim {
+	t.Helper()
+	c, err := s.Claim(context.Background(), op, lease, keep)
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	if c.Status != want {
+		t.Fatalf("Claim: got %v, want %v", c.Status, want)
+	}
+	return c
+}
+
+func TestALostReplyDoesNoHarm(t *testing.T) {
+	pg := services.Postgres(t)
+	p := newProxy(t, pg.Addr())
+	dsn := strings.Replace(pg.DSN(pg.Database(t)), pg.Addr(), p.addr(), 1) + "&default_query_exec_mode=exec"
+	ctx := context.Background()
+	for _, v := range []struct {
+		name string
+		new  func(*testing.T, ...pgstore.Option) *pgstore.Store
+	}{
+		{"over a pool of pgx", overPool(t, dsn, 4)},
+		{"over database/sql", overSQL(t, dsn, 4)},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			s := v.new(t)
+			op := newOp("lost replies")
+			lose := func(text string, call func() error) {
+				t.Helper()
+				p.arm(losesReply, 2, text)
+				if err := call(); err != nil {
+					t.Errorf("%s: got error %v, want none", text, err)
+				}
+				if got := p.faults(); got != 2 {
+					t.Errorf("%s: %d replies were lost, want 2", text, got)
+				}
+				p.arm(losesReply, 0, "")
+			}
+			lose("INSERT INTO", func() error {
+				c, err := s.Claim(ctx, op, lease, keep)
+				if err == nil && (c.Status != oncehttp.ClaimAcquired || c.Holder != 1) {
+					err = fmt.Errorf("got %v by holder %d, want acquired by holder 1", c.Status, c.Holder)
+				}
+				return err
+			})
+			lose("UPDATE", func() error { return s.Renew(ctx, op, lease) })
+			lose("UPDATE", func() error { return s.Renew(ctx, op, 0) })
+			next := newOp(op.Key)
+			lose("UPDATE", func() error {
+				c, err := s.TakeOver(ctx, next, lease, keep)
+				if err == nil && (c.Status != oncehttp.ClaimAcquired || c.Holder != 2) {
+					err = fmt.Errorf("got %v by holder %d, want acquired by holder 2", c.Status, c.Holder)
+				}
+				return err
+			})
+			lose("UPDATE", func() error { return s.Complete(ctx, next, []byte("head"), nil, keep) })
+			if c := mustClaim(t, s, newOp(op.Key), oncehttp.ClaimDone); string(c.Head) != "head" {
+				t.Errorf("got head %q", c.Head)
+			}
+			other := newOp("released")
+			mustClaim(t, s, other, oncehttp.ClaimAcquired)
+			lose("DELETE", func() error { return s.Release(ctx, other) })
+			mustClaim(t, s, newOp(other.Key), oncehttp.ClaimAcquired)
+		})
+	}
+}
+
+func TestAServerThatIsGoneIsAnErrorAndNothingMore(t *testing.T) {
+	pg := services.Postgres(t)
+	p := newProxy(t, pg.Addr())
+	dsn := strings.Replace(pg.DSN(pg.Database(t)), pg.Addr(), p.addr(), 1)
+	s := overPool(t, dsn, 4)(t)
+	op := newOp("key")
+	mustClaim(t, s, op, oncehttp.ClaimAcquired)
+	p.breakAll(true)
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := s.Complete(ctx, op, nil, nil, keep); err == nil || errors.Is(err, oncehttp.ErrClaimLost) {
+		t.Errorf("Complete without a server: got error %v", err)
+	}
+	if d := time.Since(began); d > 4*time.Second {
+		t.Errorf("a refused connection took %v to be told of", d)
+	}
+	p.up()
+	if err := s.Complete(context.Background(), op, nil, nil, keep); err != nil {
+		t.Errorf("Complete after the server came back: %v", err)
+	}
+}
+
+// Eight writers, a server that is killed under them, and callers that repeat with
+// the same Op what got no answer.
+func TestNoKeyRunsTwiceThoughTheServerIsKilled(t *testing.T) {
+	pg := services.Postgres(t, services.Private())
+	dsn := pg.DSN(pg.Database(t))
+	stores := []*pgstore.Store{
+		migrated(t, pgstore.New(openPool(t, dsn, 8), quiet)),
+		migrated(t, pgstore.NewSQL(openSQL(t, dsn, 8), quiet)),
+	}
+	const keys, writers, kills = 400, 8, 3
+	ran := make([]atomic.Int32, keys)
+	var errs, lost atomic.Int32
+	again := func(call func(ctx context.Context) error) {
+		for {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			err := call(ctx)
+			cancel()
+			if err == nil {
+				return
+			}
+			if errors.Is(err, oncehttp.ErrClaimLost) {
+				lost.Add(1)
+				return
+			}
+			errs.Add(1)
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	var wg sync.WaitGroup
+	var at atomic.Int32
+	for w := range writers {
+		wg.Go(func() {
+			s := stores[w%len(stores)]
+			for k := range keys { // all of them go for the same keys at the same time
+				op := newOp(fmt.Sprintf("key %d", k))
+				var c oncehttp.Claim
+				again(func(ctx context.Context) (err error) {
+					c, err = s.Claim(ctx, op, time.Hour, time.Hour)
+					return err
+				})
+				if c.Status == oncehttp.ClaimAcquired {
+					ran[k].Add(1)
+					again(func(ctx context.Context) error {
+						return s.Complete(ctx, op, []byte(op.Token), nil, time.Hour)
+					})
+				}
+				at.Store(int32(k))
+			}
+		})
+	}
+	for i := range kills {
+		for at.Load() < int32(keys*(i+1)/(kills+1)) {
+			time.Sleep(time.Millisecond)
+		}
+		pg.Kill(t)
+		pg.Start(t)
+	}
+	wg.Wait()
+	for k := range ran {
+		if n := ran[k].Load(); n != 1 {
+			t.Errorf("key %d ran %d times, want 1", k, n)
+		}
+	}
+	if n := lost.Load(); n > 0 {
+		t.Errorf("%d claims were lost", n)
+	}
+	done, err := stores[0].List(context.Background(), oncehttp.RecordQuery{Status: oncehttp.ClaimDone, Limit: 1000})
+	if err != nil || len(done) != keys {
+		t.Errorf("got %d done records and error %v, want %d", len(done), err, keys)
+	}
+	t.Logf("%d calls failed while the server was down", errs.Load())
+	if errs.Load() == 0 {
+		t.Error("the server was never missed")
+	}
+}
+
+func TestAPoolerThatForgetsStatementsIsNamed(t *testing.T) {
+	pg := services.Postgres(t)
+	b := services.PgBouncer(t, pg)
+	db := pg.Database(t)
+	migrated(t, pgstore.New(openPool(t, pg.DSN(db), 2), quiet))
+	for _, v := range []struct {
+		name string
+		new  func(dsn string) *pgstore.Store
+	}{
+		{"over a pool of pgx", func(dsn string) *pgstore.Store { return pgstore.New(openPool(t, dsn, 16), quiet) }},
+		{"over database/sql", func(dsn string) *pgstore.Store { return pgstore.NewSQL(openSQL(t, dsn, 16), quiet) }},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			s := v.new(b.DSN(db))
+			var first atomic.Value
+			var wg sync.WaitGroup
+			for w := range 16 {
+				wg.Go(func() {
+					for i := 0; i < 200 && first.Load() == nil; i++ {
+						_, err := s.Claim(context.Background(), newOp(fmt.Sprintf("%s %d %d", v.name, w, i)), lease, keep)
+						if err != nil {
+							first.CompareAndSwap(nil, err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			err, _ := first.Load().(error)
+			if err == nil || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+				t.Errorf("got error %v, want one that names default_query_exec_mode=exec", err)
+			}
+		})
+	}
+}
+
+func TestAStatementTimeoutIsAnErrorThatPasses(t *testing.T) {
+	pg := services.Postgres(t)
+	db := pg.Database(t)
+	s := migrated(t, pgstore.New(openPool(t, pg.DSN(db)+"&statement_timeout=200", 4), quiet))
+	op := newOp("key")
+	mustClaim(t, s, op, oncehttp.ClaimAcquired)
+	locker := openPool(t, pg.DSN(db), 1)
+	tx, err := locker.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(context.Background(), "SELECT * FROM oncehttp_records FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	mustClaim(t, s, newOp(op.Key), oncehttp.ClaimRunning) // reads need no lock
+	if err := s.Complete(context.Background(), op, nil, nil, keep); err == nil || !strings.Contains(err.Error(), "57014") {
+		t.Errorf("Complete of a locked row: got error %v, want SQLSTATE 57014", err)
+	}
+	tx.Rollback(context.Background())
+	if err := s.Complete(context.Background(), op, nil, nil, keep); err != nil {
+		t.Errorf("Complete of the row that was locked: %v", err)
+	}
+}
+
+func TestWhatIsWrongIsSaid(t *testing.T) {
+	pg := services.Postgres(t)
+	db := pg.Database(t)
+	p := openPool(t, pg.DSN(db), 2)
+	pg.SQL(t, db, `create table somebodys (n int);
+		create table later (n int); comment on table later is 'oncehttp records, version 99';
+		create role weak login; grant usage on schema public to weak`)
+	migrated(t, pgstore.New(p, quiet))
+	for _, v := range []struct {
+		name  string
+		store *pgstore.Store
+		want  string
+	}{
+		{"a table that is not there", pgstore.New(p, quiet, pgstore.WithTable("missing")), "call Migrate"},
+		{"a schema that is not there", pgstore.New(p, quiet, pgstore.WithTable("no.where")), "call Migrate"},
+		{"a table that is somebody else's", pgstore.New(p, quiet, pgstore.WithTable("somebodys")), "not one of this package"},
+		{"a table of a later version", pgstore.New(p, quiet, pgstore.WithTable("later")), "upgrade the program"},
+		{"a table name with three parts", pgstore.New(p, quiet, pgstore.WithTable("a.b.c")), "WithTable"},
+		{"an empty table name", pgstore.New(p, quiet, pgstore.WithTable("")), "WithTable"},
+		{"a table name that is too long", pgstore.New(p, quiet, pgstore.WithTable(strings.Repeat("n", 64))), "WithTable"},
+		{"no pool", pgstore.New(nil, quiet), "the pool is nil"},
+		{"no database", pgstore.NewSQL(nil, quiet), "the database is nil"},
+		{"commits that do not wait", pgstore.New(openPool(t, pg.DSN(db)+"&synchronous_commit=off", 1), quiet), "synchronous_commit"},
+		{"a role without rights", pgstore.New(openPool(t, strings.Replace(pg.DSN(db), "postgres@", "weak@", 1), 1), quiet), "SELECT, INSERT"},
+		{"a standby", pgstore.New(openPool(t, pg.DSN(db)+"&default_transaction_read_only=on", 1), quiet), "target_session_attrs"},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			_, err := v.store.Claim(context.Background(), newOp("secret-key"), lease, keep)
+			if err == nil || !strings.Contains(err.Error(), v.want) || !strings.HasPrefix(err.Error(), "pgstore: ") {
+				t.Errorf("got error %v, want one of pgstore that says %q", err, v.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret-key") {
+				t.Errorf("the error shows the key: %v", err)
+			}
+		})
+	}
+	_, err := pgstore.New(p, quiet).Claim(context.Background(), newOp(strings.Repeat("k", 2049)), lease, keep)
+	if err == nil || !strings.Contains(err.Error(), "longer than 2048") {
+		t.Errorf("Claim of a long key: got error %v", err)
+	}
+}
+
+func TestMigrateMayRunAtOnceAndAgainAndNamesAreTakenAsTheyAre(t *testing.T) {
+	pg := services.Postgres(t)
+	db := pg.Database(t)
+	p := openPool(t, pg.DSN(db), 16)
+	pg.SQL(t, db, `create schema "Odd ""schema"`)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := pgstore.New(p, quiet).Migrate(context.Background()); err != nil {
+				t.Errorf("Migrate beside others: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, name := range []string{`Odd "schema.Records; drop table x`, "public.plain", "Upper"} {
+		s := migrated(t, pgstore.New(p, quiet, pgstore.WithTable(name)))
+		op := newOp("key")
+		mustClaim(t, s, op, oncehttp.ClaimAcquired)
+		if err := s.Complete(context.Background(), op, nil, nil, keep); err != nil {
+			t.Errorf("Complete in %s: %v", name, err)
+		}
+		if n, err := s.Sweep(context.Background(), 0); n != 0 || err != nil {
+			t.Errorf("Sweep in %s: got %d, %v", name, n, err)
+		}
+	}
+	s := pgstore.New(p, quiet, pgstore.WithTable("by_hand"))
+	pg.SQL(t, db, s.Schema())
+	mustClaim(t, s, newOp("key"), oncehttp.ClaimAcquired)
+}
