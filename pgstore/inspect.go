@@ -30,7 +30,8 @@ func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Re
 	for {
 		want := limit - len(all)
 		var found []row
-		err := s.db.rows(ctx, s.sql.list, []any{after, micros(q.MinAge), int64(q.Status), int64(want)}, func(scan func(...any) error) error {
+		args := []any{after, micros(q.MinAge), int64(q.Status), int64(want)}
+		err := s.each(ctx, s.sql.list, args, func() { found = nil }, func(scan func(...any) error) error {
 			var r row
 			err := r.scan(scan)
 			found = append(found, r)
@@ -100,8 +101,8 @@ func (s *Store) Show(ctx context.Context, key string) (oncehttp.Record, error) {
 // look1 returns the row of a key that is not free, or ErrNotFound.
 func (s *Store) look1(ctx context.Context, what, key string) (*row, error) {
 	var r row
-	found := false
-	err := s.db.rows(ctx, s.sql.show, []any{rowID(key)}, func(scan func(...any) error) error {
+	var found bool
+	err := s.each(ctx, s.sql.show, []any{rowID(key)}, func() { found = false }, func(scan func(...any) error) error {
 		found = true
 		return r.scan(scan)
 	})

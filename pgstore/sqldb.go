@@ -228,7 +228,7 @@ func (s *lentStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (d
 		res, err := e.ExecContext(ctx, args)
 		return res, s.w.note(err)
 	}
-	values, err := plain(args)
+	values, err := positional(args)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func (s *lentStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (
 		rows, err := q.QueryContext(ctx, args)
 		return rows, s.w.note(err)
 	}
-	values, err := plain(args)
+	values, err := positional(args)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func (s *lentStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (
 	return rows, s.w.note(err)
 }
 
-func plain(args []driver.NamedValue) ([]driver.Value, error) {
+func positional(args []driver.NamedValue) ([]driver.Value, error) {
 	values := make([]driver.Value, len(args))
 	for i, a := range args {
 		if a.Name != "" {

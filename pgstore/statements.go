@@ -18,6 +18,7 @@ import "strings"
 // its holder may be about to lock it, and from then on the key is free.
 type statements struct {
 	look, claim, take, renew, complete, release, state string
+	renewFree, completeFree, releaseFree               string
 	lock, record, lapse, reclaim, settle               string
 	flag                                               string
 	list, show, ask, resolve, drop, purge              string
@@ -33,6 +34,15 @@ func newStatements(table string) *statements {
 			"{notify}", "coalesce(CASE WHEN waited THEN pg_notify('oncehttp_' || tableoid, id::text) IS NULL END, false)",
 		).Replace(text)
 	}
+	const held = "id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL"
+	renew := change{`UPDATE {table} SET lapses = {now} + $3::int8 * interval '1us', begins = NULL,
+			expires = {now} + greatest($3::int8, keep) * interval '1us'`,
+		held + " AND expires > {now}", "$3::int8 = 0 AND {notify}"}
+	complete := change{`UPDATE {table} SET lapses = NULL, begins = NULL, keep = NULL,
+			head = $3::bytea, body = $4::bytea, expires = {now} + $5::int8 * interval '1us'`,
+		held + " AND expires > {now}", "{notify}"}
+	release := change{`DELETE FROM {table}`, held, "{notify}"}
+	const orphan = "id = $1::uuid AND lapses <= {now} AND begins IS NULL AND expires > {now}"
 	return &statements{
 		look: fill(`SELECT
 			coalesce(obj_description(to_regclass('{name}')::oid, 'pg_class'), CASE WHEN to_regclass('{name}') IS NULL THEN 'none' ELSE '' END),
@@ -74,52 +84,47 @@ func newStatements(table string) *statements {
 			FROM mine WHERE id = $1::uuid
 			RETURNING ident, holder`),
 
-		renew: fill(`UPDATE {table} SET lapses = {now} + $3::int8 * interval '1us', begins = NULL,
-				expires = {now} + greatest($3::int8, keep) * interval '1us'
-			WHERE id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL AND expires > {now}
-			RETURNING $3::int8 = 0 AND {notify}`),
+		renew:    fill(plain(renew)),
+		complete: fill(plain(complete)),
+		release:  fill(plain(release)),
 
-		complete: fill(`UPDATE {table} SET lapses = NULL, begins = NULL, keep = NULL,
-				head = $3::bytea, body = $4::bytea, expires = {now} + $5::int8 * interval '1us'
-			WHERE id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL AND expires > {now}
-			RETURNING {notify}`),
-
-		release: fill(`DELETE FROM {table} WHERE id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL
-			RETURNING {notify}`),
+		// The same for rows that a transaction may hold: they do not wait for it.
+		renewFree:    fill(skip(renew)),
+		completeFree: fill(skip(complete)),
+		releaseFree:  fill(skip(release)),
 
 		// What renew, complete and release found instead, when they found nothing.
 		state: fill(`SELECT token = $2::bytea, lapses IS NULL FROM {table} WHERE id = $1::uuid AND expires > {now}`),
 
 		// From here on: of a transaction that holds a claim.
-		lock: fill(`SELECT token = $2::bytea AND lapses IS NOT NULL FROM {table} WHERE id = $1::uuid FOR UPDATE`),
+		lock: fill("SELECT true FROM {table} WHERE " + held + " FOR UPDATE SKIP LOCKED"),
 
-		record: fill(`UPDATE {table} SET lapses = NULL, begins = NULL, keep = NULL,
-				head = $3::bytea, body = $4::bytea, expires = {now} + $5::int8 * interval '1us'
-			WHERE id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL
-			RETURNING {notify}`),
+		record: fill(plain(change{complete.action, held, complete.returning})),
 
-		lapse: fill(`UPDATE {table} SET lapses = {now}, begins = NULL, expires = {now} + $3::int8 * interval '1us'
-			WHERE id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL
-			RETURNING {notify}`),
+		lapse: fill(plain(change{`UPDATE {table} SET lapses = {now}, begins = NULL, expires = {now} + $3::int8 * interval '1us'`,
+			held, "{notify}"})),
 
-		reclaim: fill(`UPDATE {table} SET lapses = greatest(lapses, {now} + $3::int8 * interval '1us'),
-				expires = greatest(expires, {now} + $3::int8 * interval '1us'), begins = {now} + $3::int8 * interval '1us'
-			WHERE id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL AND expires > {now}
-			RETURNING true`),
+		reclaim: fill(skip(change{`UPDATE {table} SET lapses = greatest(lapses, {now} + $3::int8 * interval '1us'),
+				expires = greatest(expires, {now} + $3::int8 * interval '1us'), begins = {now} + $3::int8 * interval '1us'`,
+			held + " AND expires > {now}", "true"})),
 
-		// Waits for the end of a transaction that holds the row, and so learns
-		// how it ended.
-		settle: fill(`SELECT token = $2::bytea, lapses IS NULL FROM {table} WHERE id = $1::uuid FOR UPDATE`),
+		// How the transaction ended that held a row: NULL while it still does. It
+		// is the locked version of the row that tells, not the one that this
+		// statement's snapshot has.
+		settle: fill(`WITH mine AS MATERIALIZED (
+				SELECT lapses IS NULL AS done FROM {table} WHERE id = $1::uuid AND token = $2::bytea FOR UPDATE SKIP LOCKED
+			)
+			SELECT token = $2::bytea, done FROM {table} LEFT JOIN mine ON true WHERE id = $1::uuid`),
 
 		// Looks at a key for those who wait, and flags its row for notification if
 		// $2 asks for it and no transaction holds it.
 		flag: fill(`WITH was AS MATERIALIZED (
 				SELECT lapses, begins, waited FROM {table} WHERE id = $1::uuid AND expires > {now}
+			), mine AS MATERIALIZED (
+				SELECT true FROM {table} WHERE id = $1::uuid AND $2::bool AND begins IS NULL AND lapses > {now} AND waited IS NULL
+				FOR UPDATE SKIP LOCKED
 			), flagged AS (
-				UPDATE {table} AS r SET waited = true FROM was
-				WHERE id = $1::uuid AND $2::bool AND was.waited IS NULL AND was.begins IS NULL AND was.lapses > {now}
-					AND r.begins IS NULL AND r.lapses > {now}
-				RETURNING true
+				UPDATE {table} SET waited = true FROM mine WHERE id = $1::uuid RETURNING true
 			)
 			SELECT {now}, lapses, begins, waited IS TRUE OR EXISTS (SELECT FROM flagged) FROM was`),
 
@@ -138,18 +143,11 @@ func newStatements(table string) *statements {
 		// transaction that goes on holds a lock that conflicts with this one.
 		ask: fill(`SELECT true FROM {table} WHERE id = $1::uuid AND begins <= {now} FOR KEY SHARE SKIP LOCKED`),
 
-		resolve: fill(`UPDATE {table} SET token = '', lapses = NULL, keep = NULL, head = $2::bytea, body = $3::bytea,
-				expires = {now} + coalesce($4::int8, keep) * interval '1us'
-			WHERE id = $1::uuid AND lapses <= {now} AND begins IS NULL AND expires > {now}
-			RETURNING {notify}`),
-
-		drop: fill(`DELETE FROM {table}
-			WHERE id = $1::uuid AND lapses <= {now} AND begins IS NULL AND expires > {now}
-			RETURNING {notify}`),
-
-		purge: fill(`DELETE FROM {table}
-			WHERE id = $1::uuid AND (lapses IS NULL OR lapses <= {now} AND begins IS NULL) AND expires > {now}
-			RETURNING {notify}`),
+		resolve: fill(skip(change{`UPDATE {table} SET token = '', lapses = NULL, keep = NULL, head = $2::bytea, body = $3::bytea,
+				expires = {now} + coalesce($4::int8, keep) * interval '1us'`, orphan, "{notify}"})),
+		drop: fill(skip(change{`DELETE FROM {table}`, orphan, "{notify}"})),
+		purge: fill(skip(change{`DELETE FROM {table}`,
+			"id = $1::uuid AND (lapses IS NULL OR lapses <= {now} AND begins IS NULL) AND expires > {now}", "{notify}"})),
 
 		// Forgets what has expired in some pages of the table, from page $1 to
 		// before page $2, and tells how many pages there are.
@@ -162,4 +160,21 @@ func newStatements(table string) *statements {
 			)
 			SELECT (SELECT count(*) FROM gone), pg_relation_size(to_regclass('{name}')) / current_setting('block_size')::int8`),
 	}
+}
+
+// A change is a statement that changes a row in some state.
+type change struct{ action, where, returning string }
+
+func plain(c change) string { return c.action + " WHERE " + c.where + " RETURNING " + c.returning }
+
+// skip is plain, but for a row that somebody has locked it does nothing. Plain
+// would wait, even for a row that is no more what where says: the server looks at
+// its new version only after it has locked that too.
+func skip(c change) string {
+	from := " FROM mine "
+	if strings.HasPrefix(c.action, "DELETE") {
+		from = " USING mine "
+	}
+	return "WITH mine AS MATERIALIZED (SELECT true FROM {table} WHERE " + c.where + " FOR UPDATE SKIP LOCKED) " +
+		c.action + from + "WHERE id = $1::uuid RETURNING " + c.returning
 }

@@ -241,7 +241,7 @@ func (s *Store) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration) 
 	if err := checkRenew(&op, lease); err != nil {
 		return err
 	}
-	return s.change(ctx, "renew", &op, lease == 0, s.sql.renew, micros(lease))
+	return s.change(ctx, "renew", s.sql.renew, &op, lease == 0, micros(lease))
 }
 
 // Complete implements [oncehttp.Store]. On a record that op.Token completed it is
@@ -250,7 +250,7 @@ func (s *Store) Complete(ctx context.Context, op oncehttp.Op, head, body []byte,
 	if err := checkComplete(&op, keep); err != nil {
 		return err
 	}
-	return s.change(ctx, "complete", &op, true, s.sql.complete, head, body, micros(keep))
+	return s.change(ctx, "complete", s.sql.complete, &op, true, head, body, micros(keep))
 }
 
 // Release implements [oncehttp.Store]. On a record that op.Token completed it is
@@ -259,7 +259,11 @@ func (s *Store) Release(ctx context.Context, op oncehttp.Op) error {
 	if err := checkOp(&op); err != nil {
 		return err
 	}
-	err := s.change(ctx, "release", &op, true, s.sql.release)
+	return orFree(s.change(ctx, "release", s.sql.release, &op, true))
+}
+
+// orFree is for a change that a free key has already undergone.
+func orFree(err error) error {
 	if err == errFree {
 		return nil
 	}
@@ -270,7 +274,7 @@ func (s *Store) Release(ctx context.Context, op oncehttp.Op) error {
 var errFree = fmt.Errorf("pgstore: %w", oncehttp.ErrClaimLost)
 
 // change runs a statement that changes the row that op.Token holds.
-func (s *Store) change(ctx context.Context, what string, op *oncehttp.Op, wake bool, sql string, rest ...any) error {
+func (s *Store) change(ctx context.Context, what, sql string, op *oncehttp.Op, wake bool, rest ...any) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
@@ -300,7 +304,9 @@ func (s *Store) change(ctx context.Context, what string, op *oncehttp.Op, wake b
 		case done:
 			return nil
 		}
-		if err := s.breathe(ctx, try); err != nil { // it was healed, or taken back, in between
+		// It was locked, by somebody else or by a connection of ours that the
+		// server does not know to be broken; or it was healed in between.
+		if err := s.breathe(ctx, try); err != nil {
 			return s.failed(ctx, what, err)
 		}
 	}
@@ -346,6 +352,20 @@ func lateContext(ctx context.Context) (late context.Context, done func()) {
 	return late, func() {
 		stop()
 		cancel()
+	}
+}
+
+// each runs a statement that returns rows, and again if that can help: begin is
+// called before the first row of every run.
+func (s *Store) each(ctx context.Context, sql string, args []any, begin func(), one func(scan func(...any) error) error) error {
+	late, done := lateContext(ctx)
+	defer done()
+	for try := 0; ; try++ {
+		begin()
+		err := s.db.rows(late, sql, args, one)
+		if err == nil || ctx.Err() != nil || !disconnected(err) || try == 2 {
+			return err
+		}
 	}
 }
 

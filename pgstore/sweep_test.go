@@ -125,7 +125,9 @@ func TestNoStatementReadsTheTable(t *testing.T) {
 	fill(t, pg, db, 20_000, 1_000_000)
 	pg.SQL(t, db, "analyze oncehttp_records")
 	ctx := context.Background()
-	scans := func() string { return pg.SQL(t, db, "select seq_scan from pg_stat_user_tables where relname = 'oncehttp_records'") }
+	scans := func() string {
+		return pg.SQL(t, db, "select seq_scan from pg_stat_user_tables where relname = 'oncehttp_records'")
+	}
 	before := scans()
 	for i := range 20 { // more than the five that get a plan of their own
 		op := newOp(fmt.Sprint("key ", i))

@@ -23,7 +23,7 @@ import (
 //     in it, on one connection. The lock is what says that the claim is running:
 //     there is no lease to wait for when its holder crashes. The server then rolls
 //     back, the lock is gone, and the key is free.
-//   - A row that is not locked, and not older than one second, also counts as
+//   - A row that is not locked, and was claimed less than 250 ms ago, also counts as
 //     running, because its holder may be about to lock it. Should another one take
 //     the key all the same, the holder finds out when it locks the row, before its
 //     work starts.
@@ -77,8 +77,9 @@ const (
 	defaultSettle = 5 * time.Second
 
 	// grace is how long after its commit a transactional claim may take to lock
-	// its row.
-	grace = time.Second
+	// its row. Two round trips are enough; should they take longer, nothing worse
+	// happens than that somebody else gets the key.
+	grace = 250 * time.Millisecond
 )
 
 // Transactional returns a store on the same table that runs work inside
@@ -232,9 +233,14 @@ func (t *TxStore) lock(ctx context.Context, sess session, op *oncehttp.Op) (bool
 	if err := sess.begin(ctx, t.tx.begin()); err != nil {
 		return false, err
 	}
-	var own bool
-	found, err := sess.row(ctx, t.sql.lock, []any{rowID(op.Key), packToken(op.Token)}, &own)
-	return found && own, err
+	return t.locks(ctx, sess, op)
+}
+
+// locks locks the row in a session's transaction, if it is the token's and nobody
+// else has locked it.
+func (t *TxStore) locks(ctx context.Context, sess session, op *oncehttp.Op) (bool, error) {
+	var yes bool
+	return sess.row(ctx, t.sql.lock, []any{rowID(op.Key), packToken(op.Token)}, &yes)
 }
 
 // hold keeps a session whose transaction has locked the row, for one lease.
@@ -251,9 +257,7 @@ func (t *TxStore) hold(sl *slot, c oncehttp.Claim, op oncehttp.Op, sess session,
 // holds reports whether a held session still holds the row, and drops it if it
 // does not.
 func (t *TxStore) holds(ctx context.Context, sl *slot) bool {
-	var own bool
-	found, err := sl.sess.row(ctx, t.sql.lock, []any{rowID(sl.op.Key), packToken(sl.op.Token)}, &own)
-	if found && own && err == nil {
+	if yes, err := t.locks(ctx, sl.sess, &sl.op); yes && err == nil {
 		return true
 	}
 	t.drop(sl).release()
@@ -342,13 +346,13 @@ func (t *TxStore) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration
 	case lease == 0 && t.isUnsettled(op.Token):
 		// Whoever could not learn how a commit ended calls it unknown. The
 		// server knows: either the record is there, or nothing is.
-		err := t.Store.Release(ctx, op)
+		err := orFree(t.change(ctx, "settle", t.sql.releaseFree, &op, true))
 		if err == nil {
 			t.setUnsettled(op.Token, false)
 		}
 		return err
 	}
-	return t.Store.Renew(ctx, op, lease)
+	return t.change(ctx, "renew", t.sql.renewFree, &op, lease == 0, micros(lease))
 }
 
 // Complete implements [oncehttp.Store].
@@ -369,7 +373,7 @@ func (t *TxStore) Complete(ctx context.Context, op oncehttp.Op, head, body []byt
 	if done {
 		return nil
 	}
-	return t.Store.Complete(ctx, op, head, body, keep)
+	return t.change(ctx, "complete", t.sql.completeFree, &op, true, head, body, micros(keep))
 }
 
 // Release implements [oncehttp.Store].
@@ -388,7 +392,7 @@ func (t *TxStore) Release(ctx context.Context, op oncehttp.Op) error {
 	if done {
 		return nil
 	}
-	return t.Store.Release(ctx, op)
+	return orFree(t.change(ctx, "release", t.sql.releaseFree, &op, true))
 }
 
 // Close ends the transactions of claims that nobody runs, whose keys are free
@@ -455,23 +459,32 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 
 // relock opens a transaction that locks the row of a claim that is not held.
 func (t *TxStore) relock(ctx context.Context, op *oncehttp.Op) (session, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.tx.settling())
+	defer cancel()
 	args := []any{rowID(op.Key), packToken(op.Token), micros(grace)}
 	for try := 0; ; try++ {
 		sess, err := t.db.session(ctx)
-		var ok, locked bool
 		if err == nil {
 			var yes bool
-			ok, err = t.row(ctx, sess, t.sql.reclaim, args, &yes)
-			if ok {
-				if locked, err = t.lock(ctx, sess, op); locked {
+			if yes, err = t.row(ctx, sess, t.sql.reclaim, args, &yes); yes {
+				if yes, err = t.lock(ctx, sess, op); yes {
 					return sess, nil
 				}
 			}
 			sess.release()
 		}
 		switch {
-		case err == nil: // it is somebody else's, or done, or free
-			return nil, oncehttp.ErrClaimLost
+		case err == nil:
+			// Somebody else has it; or somebody has just looked whether it is
+			// locked; or a connection of ours that broke still locks it.
+			var own, done bool
+			found, err := t.row(ctx, t.db, t.sql.state, args[:2], &own, &done)
+			if err != nil {
+				return nil, t.failed(ctx, "transact", err)
+			}
+			if !found || !own || done {
+				return nil, oncehttp.ErrClaimLost
+			}
 		case state(err) == serializationFailure || disconnected(err) && try < 2:
 		default:
 			return nil, t.failed(ctx, "transact", err)
@@ -569,19 +582,23 @@ func unsure(err error) bool {
 	}
 }
 
-// settle finds out how a transaction ended whose commit was not answered. The
-// statement waits for the lock that the transaction holds as long as it lives.
+// settle finds out how a transaction ended whose commit was not answered. As long
+// as the server has not ended it, it holds its lock.
 func (t *TxStore) settle(ctx context.Context, op *oncehttp.Op) (committed, known bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.tx.settling())
 	defer cancel()
-	for try := 2; ; try++ {
-		var own, done bool
+	for try := 0; ; try++ {
+		var own bool
+		var done *bool
 		found, err := t.row(ctx, t.db, t.sql.settle, []any{rowID(op.Key), packToken(op.Token)}, &own, &done)
-		if err == nil {
-			// A row that is gone, or another's, says nothing of ours.
-			return done, found && own
+		switch {
+		case err != nil: // perhaps a later one can be asked
+		case !found || !own:
+			return false, false // gone, or another's: that says nothing of ours
+		case done != nil:
+			return *done, true
 		}
-		if t.breathe(ctx, try) != nil {
+		if t.breathe(ctx, max(try, 5)) != nil {
 			return false, false
 		}
 	}
@@ -592,7 +609,7 @@ func (t *TxStore) settle(ctx context.Context, op *oncehttp.Op) (committed, known
 func (t *TxStore) free(op *oncehttp.Op) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closing)
 	defer cancel()
-	err := t.Store.Release(ctx, *op)
+	err := t.change(ctx, "free", t.sql.releaseFree, op, true)
 	if errors.Is(err, oncehttp.ErrClaimLost) { // somebody has it already
 		return nil
 	}
