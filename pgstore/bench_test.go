@@ -1,8 +1,9 @@
 package pgstore_test
 
 import (
-	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,45 +36,43 @@ func BenchmarkStore(b *testing.B) {
 	})
 }
 
-// BenchmarkBesidePgbench runs keyed work, and replays, and lets pgbench run the
-// same statements on the same server.
+// BenchmarkBesidePgbench runs keyed requests, first ones and replays, through a
+// Middleware, and lets pgbench run the same statements on the same server.
 func BenchmarkBesidePgbench(b *testing.B) {
 	pg := durable(b)
 	db := pg.Database(b)
-	ctx := context.Background()
-	const lease, keep, span = 30 * time.Second, 24 * time.Hour, 5 * time.Second
+	const span = 5 * time.Second
 	for _, workers := range []int{8, 32} {
-		p := openPool(b, pg.DSN(db), workers)
-		s := migrated(b, pgstore.New(p, quiet))
+		s := migrated(b, pgstore.New(openPool(b, pg.DSN(db), workers), quiet))
 		b.Cleanup(s.Close)
-		done := make([]oncehttp.Op, 1000)
+		h := (&oncehttp.Middleware{Store: s}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusCreated)
+		}))
+		request := func(key, replayed string) error {
+			r := httptest.NewRequest("POST", "/payments", strings.NewReader(`{"to":"A-17"}`))
+			r.Header.Set(oncehttp.Header, key)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != replayed {
+				return fmt.Errorf("got %d: %s", w.Code, w.Body)
+			}
+			return nil
+		}
+		const done = 1000
 		for i := range done {
-			op, head := realistic(int64(i))
-			done[i] = op
-			if c, err := s.Claim(ctx, op, lease, keep); err != nil || c.Status == oncehttp.ClaimAcquired && s.Complete(ctx, op, head, nil, keep) != nil {
+			if err := request(fmt.Sprint("done", workers, "-", i), ""); err != nil {
 				b.Fatal(err)
 			}
 		}
 		claim, complete := s.Statements()
-		var next atomic.Int64
-		next.Store(time.Now().UnixNano())
 		for _, what := range []struct {
 			name, script string
 			do           func(i int64) error
 		}{
-			{"first", pgbenchFirst(claim, complete), func(int64) error {
-				op, head := realistic(next.Add(1))
-				if c, err := s.Claim(ctx, op, lease, keep); err != nil || c.Status != oncehttp.ClaimAcquired {
-					return fmt.Errorf("%v, %w", c.Status, err)
-				}
-				return s.Complete(ctx, op, head, nil, keep)
-			}},
-			{"replay", pgbenchReplay(claim), func(i int64) error {
-				c, err := s.Claim(ctx, done[i%int64(len(done))], lease, keep)
-				if err == nil && c.Status != oncehttp.ClaimDone {
-					err = fmt.Errorf("got %v", c.Status)
-				}
-				return err
+			{"first", pgbenchFirst(claim, complete), func(int64) error { return request(oncehttp.NewKey(), "") }},
+			{"replay", pgbenchReplay(claim, oncehttp.RecordKey("", "POST", "/payments", fmt.Sprint("done", workers, "-0"))), func(i int64) error {
+				return request(fmt.Sprint("done", workers, "-", i%done), "true")
 			}},
 		} {
 			b.Run(fmt.Sprintf("%s/workers=%d", what.name, workers), func(b *testing.B) {
@@ -150,9 +149,8 @@ func pgbenchFirst(claim, complete string) string {
 		oneLine(others.Replace(randomKey.Replace(claim))) + "\n" + oneLine(others.Replace(randomKey.Replace(complete))) + "\n"
 }
 
-func pgbenchReplay(claim string) string {
-	op, _ := realistic(0)
-	ids := strings.NewReplacer("$1::uuid", "'"+pgstore.RowID(op.Key)+"'::uuid", "$7::bytea", "'"+op.Key+"'::bytea")
+func pgbenchReplay(claim, key string) string {
+	ids := strings.NewReplacer("$1::uuid", "'"+pgstore.RowID(key)+"'::uuid", "$7::bytea", "'"+key+"'::bytea")
 	return oneLine(others.Replace(ids.Replace(claim))) + "\n"
 }
 

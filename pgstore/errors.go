@@ -43,7 +43,7 @@ func (s *Store) explain(what string, err error) error {
 	case "42P05", "26000":
 		return wrap("prepared statements do not survive the pooler between us and the server: " +
 			"set default_query_exec_mode=exec in the connection string")
-	case "42P01", "3F000":
+	case "42P01":
 		return wrap("the table " + s.table + " is not there: call Migrate, or run what Schema returns")
 	case "42703":
 		return wrap("the table " + s.table + " is not one of this version: compare it with what Schema returns")

@@ -317,5 +317,20 @@ func TestMigrateMayRunAtOnceAndAgainAndNamesAreTakenAsTheyAre(t *testing.T) {
 	}
 	s := pgstore.New(p, quiet, pgstore.WithTable("by_hand"))
 	pg.SQL(t, db, s.Schema())
-	mustClaim(t, s, newOp("key"), oncehttp.ClaimAcquired)
+	pg.SQL(t, db, "create role plain login; grant select, insert, update, delete on by_hand to plain")
+	s = pgstore.New(openPool(t, strings.Replace(pg.DSN(db), "postgres@", "plain@", 1), 2), quiet, pgstore.WithTable("by_hand"))
+	if err := s.Migrate(context.Background()); err != nil {
+		t.Errorf("Migrate of a table that is there, by a role that could not make it: %v", err)
+	}
+	op := newOp("key")
+	mustClaim(t, s, op, oncehttp.ClaimAcquired)
+	if err := s.Complete(context.Background(), op, nil, nil, keep); err != nil {
+		t.Errorf("Complete by a role with no more than it needs: %v", err)
+	}
+	if _, err := s.Sweep(context.Background(), 0); err != nil {
+		t.Errorf("Sweep by a role with no more than it needs: %v", err)
+	}
+	if err := pgstore.New(p, quiet, pgstore.WithTable("no.where")).Migrate(context.Background()); err == nil || !strings.Contains(err.Error(), "make the schema") {
+		t.Errorf("Migrate into a schema that is not there: got error %v", err)
+	}
 }

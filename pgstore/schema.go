@@ -18,29 +18,29 @@ const defaultTable = "oncehttp_records"
 // uses the table.
 func (s *Store) Schema() string { return schema(s.table) }
 
-// Migrate makes the table unless it is there. It needs the right to create
-// tables; the store itself needs SELECT, INSERT, UPDATE and DELETE on it and no
-// more. It may run in several processes at once.
+// Migrate makes the table unless it is there. For that it needs the right to
+// create tables; the store itself needs SELECT, INSERT, UPDATE and DELETE on it and
+// no more. The schema must be there. It may run in several processes at once.
 func (s *Store) Migrate(ctx context.Context) error {
 	if s.bad != nil {
 		return s.bad
 	}
-	for range 5 {
+	for range 10 {
+		if _, err := s.look(ctx); !errors.Is(err, errNoTable) {
+			return err
+		}
 		err := s.db.script(ctx, s.Schema())
 		switch state(err) {
-		case "":
+		case "23505", "42P07", "42710", "XX000": // somebody makes it at the same time
+		case "3F000":
+			return fmt.Errorf("pgstore: migrate: %w: make the schema of %s first", err, s.table)
+		default:
 			if err != nil {
 				return s.explain("migrate", err)
 			}
-			_, err = s.look(ctx)
-			return err
-		case "23505", "42P07", "42710", "XX000": // somebody makes it at the same time
-			continue
-		default:
-			return s.explain("migrate", err)
 		}
 	}
-	return errors.New("pgstore: migrate: others make or drop the table all the time")
+	return errors.New("pgstore: migrate: others make and drop the table all the time")
 }
 
 // A record is one row. What only a running claim needs is NULL once it is done. The

@@ -37,7 +37,7 @@ func newStatements(table string) *statements {
 	const held = "id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL"
 	renew := change{`UPDATE {table} SET lapses = {now} + $3::int8 * interval '1us', begins = NULL,
 			expires = {now} + greatest($3::int8, keep) * interval '1us'`,
-		held + " AND expires > {now}", "$3::int8 = 0 AND {notify}"}
+		held + " AND expires > {now}", "CASE WHEN $3::int8 = 0 THEN {notify} ELSE false END"}
 	complete := change{`UPDATE {table} SET lapses = NULL, begins = NULL, keep = NULL,
 			head = $3::bytea, body = $4::bytea, expires = {now} + $5::int8 * interval '1us'`,
 		held + " AND expires > {now}", "{notify}"}

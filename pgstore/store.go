@@ -23,7 +23,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,8 +50,8 @@ type Store struct {
 	bad   error  // an option that makes no sense
 	opts  options
 
-	ready    atomic.Bool // the table was looked at
-	readying sync.Mutex
+	ready  atomic.Bool // the table was looked at
+	warned atomic.Bool
 
 	waits waits
 	broom broom
@@ -396,7 +395,8 @@ func (s *Store) failed(ctx context.Context, what string, err error) error {
 	return s.explain(what, err)
 }
 
-// prepare looks at the table once before it is used.
+// prepare looks at the table before it is used. Calls that come at the same time
+// all do: one that waited for another would not end with its own context.
 func (s *Store) prepare(ctx context.Context) error {
 	if s.bad != nil {
 		return s.bad
@@ -407,14 +407,11 @@ func (s *Store) prepare(ctx context.Context) error {
 	if s.ready.Load() {
 		return nil
 	}
-	s.readying.Lock()
-	defer s.readying.Unlock()
-	if s.ready.Load() {
-		return nil
-	}
 	_, err := s.look(ctx)
 	return err
 }
+
+var errNoTable = errors.New("the table is not there")
 
 // look checks the server's settings and the table, and returns the table's oid.
 func (s *Store) look(ctx context.Context) (oid int64, err error) {
@@ -430,7 +427,7 @@ func (s *Store) look(ctx context.Context) (oid int64, err error) {
 	case server < 140000:
 		return 0, fmt.Errorf("pgstore: the server is PostgreSQL %d; the oldest that works is 14", server/10000)
 	case oid == 0:
-		return 0, fmt.Errorf("pgstore: the table %s is not there: call Migrate, or run what Schema returns", s.table)
+		return 0, fmt.Errorf("pgstore: %w: call Migrate, or run what Schema returns, to make %s", errNoTable, s.table)
 	case err != nil:
 		return 0, fmt.Errorf("pgstore: the table %s is not one of this package: its comment does not say so; name another with WithTable", s.table)
 	case v > version:
@@ -440,7 +437,7 @@ func (s *Store) look(ctx context.Context) (oid int64, err error) {
 		return 0, errors.New("pgstore: synchronous_commit is off, so a crash of the server could forget a claim and its work be done twice: " +
 			"set it to on for this role, or add options=-csynchronous_commit=on to the connection string")
 	}
-	if fsync == "off" && !s.ready.Load() {
+	if fsync == "off" && s.warned.CompareAndSwap(false, true) {
 		s.log().Warn("pgstore: fsync is off on the server: if its machine crashes, records are lost and their work may be done twice")
 	}
 	s.ready.Store(true)
