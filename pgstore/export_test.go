@@ -5,3 +5,6 @@ func (s *Store) Statements() (claim, complete string) { return s.sql.claim, s.sq
 
 // RowID is what a key's row is found by.
 var RowID = rowID
+
+// PackToken is what stands for a token in its row.
+var PackToken = packToken

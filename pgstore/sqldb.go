@@ -232,7 +232,8 @@ func (s *lentStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (d
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.Stmt.Exec(values) //nolint:staticcheck // an old driver has nothing else
+	//lint:ignore SA1019 an old driver has nothing else
+	res, err := s.Stmt.Exec(values)
 	return res, s.w.note(err)
 }
 
@@ -245,7 +246,8 @@ func (s *lentStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.Stmt.Query(values) //nolint:staticcheck // an old driver has nothing else
+	//lint:ignore SA1019 an old driver has nothing else
+	rows, err := s.Stmt.Query(values)
 	return rows, s.w.note(err)
 }
 

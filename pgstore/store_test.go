@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,4 +120,26 @@ func migrated(t testing.TB, s *pgstore.Store) *pgstore.Store {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func TestNoTwoTokensOrKeysAreTakenForOne(t *testing.T) {
+	hex := "00112233445566778899aabbccddeeff"
+	raw := "\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff"
+	seen := make(map[string]string)
+	for _, token := range []string{
+		hex, strings.ToUpper(hex), hex[:31], hex + "0", hex[:31] + "g", raw, "\x00" + raw, "\x01" + raw,
+		"\x01" + hex, "t", "\x00", "\x00\x00", "\x01", strings.Repeat("z", 32),
+	} {
+		packed := string(pgstore.PackToken(token))
+		if other, ok := seen[packed]; ok {
+			t.Errorf("tokens %q and %q are the same to the server", token, other)
+		}
+		seen[packed] = token
+	}
+	if got := len(pgstore.PackToken(oncehttp.NewToken())); got != 17 {
+		t.Errorf("a token takes %d bytes, want 17", got)
+	}
+	if got, want := pgstore.RowID("abc"), "ba7816bf-8f01-cfea-4141-40de5dae2223"; got != want {
+		t.Errorf("got row id %s, want %s, which FIPS 180 has for abc", got, want)
+	}
 }

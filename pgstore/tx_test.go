@@ -211,15 +211,6 @@ func TestTheTransactionEndsWithTheWork(t *testing.T) {
 	})
 }
 
-// kill ends the connections of a database's clients, as their crash would.
-func kill(t testing.TB, l *ledger, query string) {
-	t.Helper()
-	n := l.SQL(t, l.db, "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and query ilike '%"+query+"%'")
-	if n == "0" {
-		t.Fatalf("no connection runs %s", query)
-	}
-}
-
 func TestACrashFreesTheKeyAtOnce(t *testing.T) {
 	pg := services.Postgres(t)
 	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
