@@ -1,0 +1,222 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// overtime is how much longer than its context a call may take that was sent. Most
+// are answered by then, and what came of them is known.
+const overtime = 250 * time.Millisecond
+
+// eval runs a script on a key and returns its reply. It returns a moment after ctx
+// has ended, at the latest.
+func (s *Store) eval(ctx context.Context, what string, sc *script, key string, args ...any) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("redisstore: %s: %w", what, err)
+	}
+	c := &call{ctx: ctx, script: sc, modern: s.server.modern.Load(), key: s.opts.prefix + key, args: args, done: make(chan struct{})}
+	waits := s.opts.replicas > 0 && sc.settles != nil
+	switch {
+	case s.lanes.client != nil && !waits:
+		s.lanes.send(c)
+	default:
+		c.sent.Store(true)
+		go func() {
+			defer c.end()
+			if waits {
+				c.reply, c.err = s.evalReplicated(c)
+				return
+			}
+			c.alone(s.client)
+		}()
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if c.send() {
+			return nil, fmt.Errorf("redisstore: %s: not sent: %w", what, ctx.Err())
+		}
+		late := time.NewTimer(overtime)
+		defer late.Stop()
+		select {
+		case <-c.done:
+		case <-late.C:
+			return nil, fmt.Errorf("redisstore: %s: the server has not answered; whether it did what it was asked is not known: %w", what, ctx.Err())
+		}
+	}
+	if c.err != nil {
+		return nil, explain(what, c.err)
+	}
+	return c.reply, nil
+}
+
+// A call is one run of a script. Whoever made it may be gone before it ends, so
+// nothing in it is the caller's.
+type call struct {
+	ctx    context.Context
+	script *script
+	modern bool
+	key    string
+	args   []any
+
+	sent  atomic.Bool // or never will be
+	cmd   *redis.Cmd
+	reply any
+	err   error
+	done  chan struct{} // closed when reply and err are set
+}
+
+// send reports whether the call is to be sent, or given up, by whoever asks first.
+func (c *call) send() bool { return c.sent.CompareAndSwap(false, true) }
+
+// command makes the command that runs the script: by its digest, or by its text.
+func (c *call) command(name, script string) *redis.Cmd {
+	args := make([]any, 0, 4+len(c.args))
+	args = append(append(args, name, script, 1, c.key), c.args...)
+	cmd := redis.NewCmd(background, args...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+// Commands do not end with their callers: a connection that is torn off in the
+// middle of one is lost to everybody else.
+var background = context.Background()
+
+func (c *call) bySHA() *redis.Cmd  { return c.command("evalsha", c.script.sha(c.modern)) }
+func (c *call) byText() *redis.Cmd { return c.command("eval", c.script.text(c.modern)) }
+
+// A processor is a client, or one of its connections.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// alone runs the call by itself.
+func (c *call) alone(p processor) {
+	cmd := c.bySHA()
+	p.Process(background, cmd)
+	c.took(p, cmd)
+}
+
+// took takes what became of a command that ran the script by its digest. A server
+// that was restarted, or became the master, does not know the script.
+func (c *call) took(p processor, cmd *redis.Cmd) {
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = c.byText()
+		p.Process(background, cmd)
+	}
+	c.reply, c.err = cmd.Result()
+}
+
+// end tells the caller. A hook of the client may have panicked.
+func (c *call) end() {
+	if p := recover(); p != nil {
+		c.err = fmt.Errorf("the client panicked: %v", p)
+	}
+	close(c.done)
+}
+
+// lanes send the calls of many goroutines together, because what a call costs is
+// mostly the system calls of sending and receiving it. What arrives while all lanes
+// are under way goes with the next one; nothing waits for company.
+type lanes struct {
+	client *redis.Client // nil: there are none
+
+	mu      sync.Mutex
+	waiting []*call
+	busy    int
+}
+
+const (
+	maxLanes = 4
+	// What one batch holds at most: with more the first of its calls would wait
+	// for the last.
+	maxBatch      = 128
+	maxBatchBytes = 1 << 20
+)
+
+func (l *lanes) send(c *call) {
+	l.mu.Lock()
+	l.waiting = append(l.waiting, c)
+	start := l.busy < maxLanes
+	if start {
+		l.busy++
+	}
+	l.mu.Unlock()
+	if start {
+		go l.run()
+	}
+}
+
+// run is one lane. It ends when nobody waits.
+func (l *lanes) run() {
+	batch := make([]*call, 0, 16)
+	for {
+		batch = l.next(batch[:0])
+		if len(batch) == 0 {
+			return
+		}
+		l.exec(batch)
+		clear(batch)
+	}
+}
+
+// next takes some of the calls that wait, in their order, or ends the lane.
+func (l *lanes) next(batch []*call) []*call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, bytes := 0, 0
+	for n < len(l.waiting) && n < maxBatch && bytes < maxBatchBytes {
+		for _, a := range l.waiting[n].args {
+			if b, ok := a.([]byte); ok {
+				bytes += len(b)
+			}
+		}
+		n++
+	}
+	batch = append(batch, l.waiting[:n]...)
+	rest := copy(l.waiting, l.waiting[n:])
+	clear(l.waiting[rest:])
+	l.waiting = l.waiting[:rest]
+	if n == 0 {
+		l.busy--
+	}
+	return batch
+}
+
+// exec sends calls and tells their callers.
+func (l *lanes) exec(batch []*call) {
+	defer func() {
+		p := recover()
+		for _, c := range batch {
+			select {
+			case <-c.done:
+			default:
+				c.err = fmt.Errorf("the client panicked: %v", p)
+				close(c.done)
+			}
+		}
+	}()
+	pipe := l.client.Pipeline()
+	for _, c := range batch {
+		if !c.send() {
+			continue // its caller is gone
+		}
+		c.cmd = c.bySHA()
+		pipe.Process(background, c.cmd)
+	}
+	if pipe.Len() > 0 {
+		pipe.Exec(background) // each command has its error
+	}
+	for _, c := range batch {
+		if c.cmd != nil {
+			c.took(l.client, c.cmd)
+		}
+		close(c.done)
+	}
+}
