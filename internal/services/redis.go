@@ -25,8 +25,7 @@ type RedisServer struct {
 	Bin  string // the folder of its programs: redis-cli, redis-benchmark …
 
 	server
-	bus      int // the port of the cluster's own connections, or 0
-	settings []string
+	bus int // the port of the cluster's own connections, or 0
 }
 
 // A RedisOption says what kind of server a test needs.
@@ -113,42 +112,20 @@ func (r *RedisServer) endWith(t testing.TB) {
 }
 
 func newRedis(cluster bool, settings []string) (*RedisServer, error) {
-	bin, err := install(findRedis, "redis-server", "redis-tools")
+	r, data, err := prepareRedis()
 	if err != nil {
 		return nil, err
-	}
-	uid, gid, err := account("redis")
-	if err != nil {
-		return nil, err
-	}
-	dir, err := folder("redis")
-	if err != nil {
-		return nil, err
-	}
-	data := filepath.Join(dir, "data")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		return nil, err
-	}
-	if uid >= 0 {
-		if err := os.Chown(data, uid, gid); err != nil {
-			return nil, err
-		}
-	}
-	r := &RedisServer{
-		Host:     "127.0.0.1",
-		Bin:      filepath.Dir(bin),
-		server:   server{name: "redis", dir: dir, uid: uid, gid: gid},
-		settings: settings,
 	}
 	start := func(port int) error {
 		r.Port = port
 		// No file is read: what Debian configures is not what a test wants.
 		r.argv = []string{filepath.Join(r.Bin, "redis-server"), "--port", strconv.Itoa(port), "--bind", r.Host,
-			"--dir", data, "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no"}
+			"--dir", data, "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no",
+			"--repl-diskless-sync-delay", "0"}
 		if r.bus > 0 {
 			r.argv = append(r.argv, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(r.bus), "--cluster-node-timeout", "10000")
 		}
-		r.argv = append(r.argv, r.settings...)
+		r.argv = append(r.argv, settings...)
 		return r.start()
 	}
 	if !cluster {
@@ -158,6 +135,71 @@ func newRedis(cluster bool, settings []string) (*RedisServer, error) {
 		r.bus = bus
 		return onFreePort(start)
 	})
+}
+
+// prepareRedis returns a server that was not started, and the folder for what it
+// writes.
+func prepareRedis() (r *RedisServer, data string, err error) {
+	bin, err := install(findRedis, "redis-server", "redis-tools")
+	if err != nil {
+		return nil, "", err
+	}
+	uid, gid, err := account("redis")
+	if err != nil {
+		return nil, "", err
+	}
+	dir, err := folder("redis")
+	if err != nil {
+		return nil, "", err
+	}
+	data = filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		return nil, "", err
+	}
+	if uid >= 0 {
+		if err := os.Chown(data, uid, gid); err != nil {
+			return nil, "", err
+		}
+	}
+	return &RedisServer{
+		Host:   "127.0.0.1",
+		Bin:    filepath.Dir(bin),
+		server: server{name: "redis", dir: dir, uid: uid, gid: gid},
+	}, data, nil
+}
+
+// RedisSentinel returns a Sentinel that watches a master, which has replicas of
+// its own already, under the name of "main", and makes one of them the master a
+// second after that was lost.
+func RedisSentinel(t testing.TB, master *RedisServer, replicas int) *RedisServer {
+	t.Helper()
+	r, data, err := prepareRedis()
+	need(t, err)
+	conf := filepath.Join(data, "sentinel.conf") // which it rewrites
+	need(t, onFreePort(func(port int) error {
+		r.Port = port
+		text := fmt.Sprintf("port %d\nbind %s\ndir %s\nsentinel monitor main %s %d 1\nsentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 10000\n",
+			port, r.Host, data, master.Host, master.Port)
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			return err
+		}
+		if r.uid >= 0 {
+			if err := os.Chown(conf, r.uid, r.gid); err != nil {
+				return err
+			}
+		}
+		r.argv = []string{filepath.Join(r.Bin, "redis-server"), conf, "--sentinel"}
+		return r.start()
+	}))
+	r.endWith(t)
+	need(t, r.ready(func() error {
+		info, err := r.cli("info", "sentinel")
+		if err == nil && !strings.Contains(info, fmt.Sprintf("status=ok,address=%s,slaves=%d", master.Addr(), replicas)) {
+			err = fmt.Errorf("the Sentinel does not know the replicas:\n%s", info)
+		}
+		return err
+	}))
+	return r
 }
 
 // findRedis returns redis-server, if redis-cli is there too.

@@ -1,8 +1,10 @@
 package services
 
 import (
+	"errors"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -66,4 +68,18 @@ func TestThreeRedisServersAreACluster(t *testing.T) {
 	if again := RedisCluster(t); !slices.Equal(again, nodes) {
 		t.Error("got a second cluster, want the first")
 	}
+}
+
+func TestASentinelMakesAReplicaTheMaster(t *testing.T) {
+	master := Redis(t, RedisPrivate())
+	replica := Redis(t, RedisSet("replicaof", master.Host, strconv.Itoa(master.Port)))
+	s := RedisSentinel(t, master, 1)
+	master.Kill(t)
+	need(t, s.ready(func() error {
+		role, err := replica.cli("role")
+		if err == nil && !strings.HasPrefix(role, "master") {
+			err = errors.New("the replica is still one")
+		}
+		return err
+	}))
 }
