@@ -228,3 +228,43 @@ func TestAClusterWhoseNodeWasKilledRecovers(t *testing.T) {
 		mustClaim(t, s, newTwin(op), oncehttp.ClaimDone)
 	}
 }
+
+func TestAFailoverThatASentinelMakesLosesNothingThatReplicasKnew(t *testing.T) {
+	t.Parallel()
+	master := services.Redis(t, services.RedisPrivate())
+	rep := replica(t, master)
+	sentinel := services.RedisSentinel(t, master, 1)
+	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel.Addr()}, MaxRetries: -1})
+	defer client.Close()
+	name := redisstore.WithPrefix(prefix())
+	careful := redisstore.New(client, quiet, name, redisstore.WithReplicas(1, 5*time.Second))
+	defer careful.Close()
+	var done []oncehttp.Op
+	for range 20 {
+		op := newOp()
+		mustClaim(t, careful, op, oncehttp.ClaimAcquired)
+		if err := careful.Complete(ctx, op, []byte("head"), nil, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		done = append(done, op)
+	}
+	running := newOp()
+	mustClaim(t, careful, running, oncehttp.ClaimAcquired)
+	master.Kill(t)
+	if err := careful.Complete(ctx, running, nil, nil, time.Hour); err == nil || errors.Is(err, oncehttp.ErrClaimLost) {
+		t.Errorf("Complete while there is no master: got %v, want an error of the connection", err)
+	}
+	// The new master has no replica, so only a store that asks for none works.
+	s := redisstore.New(client, quiet, name)
+	defer s.Close()
+	soon(t, "the replica is the master", func() bool { return s.Complete(ctx, running, []byte("head"), nil, time.Hour) == nil })
+	for _, op := range append(done, running) {
+		if c := mustClaim(t, s, newTwin(op), oncehttp.ClaimDone); string(c.Head) != "head" {
+			t.Errorf("got head %q, want %q", c.Head, "head")
+		}
+	}
+	says(t, claimErr(careful, newOp()), "only 0 of 1 replicas")
+	if got := connect(t, rep).Do(ctx, "role").String(); !strings.Contains(got, "master") {
+		t.Errorf("the replica's role is %s", got)
+	}
+}

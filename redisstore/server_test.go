@@ -1,9 +1,11 @@
 package redisstore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -214,6 +216,66 @@ func TestAUserNeedsOnlyTheRightsThatAreDocumented(t *testing.T) {
 
 	r.Do(t, "acl", "setuser", "app", "-set")
 	says(t, claimErr(other, newOp()), "the store's user needs")
+}
+
+func TestAUserOfAClusterOrOfReplicasNeedsAFewMore(t *testing.T) {
+	t.Parallel()
+	rules := []string{"acl", "setuser", "few", "on", ">secret", "~app:*", "&app:*", "-@all", "+eval", "+evalsha", "+script|load", "+info", "+get", "+getrange",
+		"+set", "+setrange", "+del", "+pttl", "+pexpire", "+time", "+publish", "+subscribe", "+unsubscribe", "+ping", "+scan"}
+	nodes := services.RedisCluster(t)
+	var addrs []string
+	for _, r := range nodes {
+		r.Do(t, append(rules, "+cluster|slots")...)
+		addrs = append(addrs, r.Addr())
+	}
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "few", Password: "secret"})
+	defer cluster.Close()
+	master := services.Redis(t, services.RedisPrivate())
+	replica(t, master)
+	master.Do(t, append(rules, "+wait")...)
+	single := redis.NewClient(&redis.Options{Addr: master.Addr(), Username: "few", Password: "secret"})
+	defer single.Close()
+	for _, s := range []*redisstore.Store{
+		redisstore.New(cluster, quiet, redisstore.WithPrefix("app:")),
+		redisstore.New(single, quiet, redisstore.WithPrefix("app:"), redisstore.WithReplicas(1, 10*time.Second)),
+	} {
+		defer s.Close()
+		for range 10 {
+			op := newOp()
+			mustClaim(t, s, op, oncehttp.ClaimAcquired)
+			woken := make(chan error, 1)
+			go func() { woken <- s.Wait(ctx, op.Key) }()
+			if err := s.Complete(ctx, op, nil, nil, time.Hour); err != nil {
+				t.Error(err)
+			}
+			if err := <-woken; err != nil {
+				t.Errorf("Wait: %v", err)
+			}
+		}
+		if all, err := s.List(ctx, oncehttp.RecordQuery{}); err != nil || len(all) != 10 {
+			t.Errorf("List: got %d records, %v, want 10", len(all), err)
+		}
+	}
+}
+
+func TestAServerWithoutADiskIsWarnedOfOnce(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		r    *services.RedisServer
+		want int
+	}{{services.Redis(t), 1}, {services.Redis(t, onDisk...), 0}} {
+		var out bytes.Buffer
+		s := redisstore.New(connect(t, v.r), redisstore.WithPrefix(prefix()), redisstore.WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+		defer s.Close()
+		for range 3 {
+			if err := s.Check(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := strings.Count(out.String(), "appendonly is off"); got != v.want {
+			t.Errorf("got %d warnings, want %d:\n%s", got, v.want, &out)
+		}
+	}
 }
 
 // newTwin is the same action by somebody else.

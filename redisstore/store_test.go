@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -21,14 +22,23 @@ const unit = 100 * time.Millisecond
 
 var ctx = context.Background()
 
-// The client logs every connection that breaks, which is what these tests do.
-func init() { redis.SetLogger(silence{}) }
+func TestMain(m *testing.M) {
+	// The client logs every connection that breaks, which is what these tests do.
+	redis.SetLogger(silence{})
+	// The tests mostly wait: for leases to lapse, and for servers to start.
+	flag.Parse()
+	if n := flag.Lookup("test.parallel"); n.Value.String() == n.DefValue {
+		n.Value.Set("8")
+	}
+	m.Run()
+}
 
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
 func TestTheStoreKeepsItsContract(t *testing.T) {
+	t.Parallel()
 	disk := services.Redis(t, onDisk...)
 	master := services.Redis(t, services.RedisPrivate())
 	replica(t, master)
@@ -107,16 +117,13 @@ func prefix() string { return fmt.Sprintf("test[%d]*:", prefixes.Add(1)) }
 func replica(t testing.TB, master *services.RedisServer) *services.RedisServer {
 	t.Helper()
 	r := services.Redis(t, services.RedisSet("replicaof", master.Host, fmt.Sprint(master.Port)), services.RedisSet("repl-ping-replica-period", "1"))
-	c := connect(t, r)
-	for until := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		info, err := c.InfoMap(ctx, "replication").Result()
-		if err == nil && info["Replication"]["master_link_status"] == "up" {
-			return r
-		}
-		if time.Now().After(until) {
-			t.Fatalf("the replica is not in step: %v, %v", info, err)
-		}
-	}
+	conn := connect(t, master).Conn()
+	defer conn.Close()
+	soon(t, "the replica is in step", func() bool {
+		conn.Set(ctx, "step", "", time.Second)
+		return conn.Wait(ctx, 1, time.Second).Val() == 1
+	})
+	return r
 }
 
 var ops atomic.Int64
