@@ -10,9 +10,9 @@ import (
 )
 
 // evalReplicated runs a call and waits for replicas if its reply must not be lost.
-// WAIT is about what its own connection has written, so both go over one; and it
-// waits for nothing if that was nothing, so the scripts that settle something
-// always write.
+// WAIT is about what its own connection has written, so both go over one, and the
+// scripts that settle something always write. (Redis 7 waits for what others have
+// written, too; that is not documented.)
 func (s *Store) evalReplicated(c *call) (any, error) {
 	const tries = 5
 	for try := 0; ; try++ {

@@ -76,10 +76,22 @@ func TestWithReplicasNothingIsSaidThatNoReplicaKnows(t *testing.T) {
 	if err := s.Complete(ctx, done, nil, nil, time.Hour); err != nil {
 		t.Fatal(err)
 	}
+	// WAIT promises something about writes only, so whoever learns what others have
+	// written writes something too.
+	for want, call := range map[string]func() error{
+		"cmdstat_pexpire:calls=1,":  func() error { return claimErr(s, newTwin(done)) },
+		"cmdstat_setrange:calls=1,": func() error { return s.Complete(ctx, done, nil, nil, time.Hour) },
+	} {
+		master.Do(t, "config", "resetstat")
+		if err := call(); err != nil {
+			t.Error(err)
+		}
+		if stats := master.Do(t, "info", "commandstats"); !strings.Contains(stats, want) {
+			t.Errorf("want %s in\n%s", want, stats)
+		}
+	}
 	rep.Pause(t)
-	for range 2 {
-		// From a process that has written nothing yet: WAIT alone would be content
-		// at once there.
+	for range 2 { // from another process
 		s := redisstore.New(connect(t, master), quiet, redisstore.WithPrefix(name), redisstore.WithReplicas(1, time.Second))
 		defer s.Close()
 		says(t, s.Complete(ctx, running, []byte("head"), nil, time.Hour), "only 0 of 1 replicas")
