@@ -220,7 +220,8 @@ func TestAUserNeedsOnlyTheRightsThatAreDocumented(t *testing.T) {
 
 func TestAUserOfAClusterOrOfReplicasNeedsAFewMore(t *testing.T) {
 	t.Parallel()
-	rules := []string{"acl", "setuser", "few", "on", ">secret", "~app:*", "&app:*", "-@all", "+eval", "+evalsha", "+script|load", "+info", "+get", "+getrange",
+	name := fmt.Sprintf("few%d:", prefixes.Add(1)) // the cluster is everybody's
+	rules := []string{"acl", "setuser", "few", "on", ">secret", "resetkeys", "~" + name + "*", "resetchannels", "&" + name + "*", "-@all", "+eval", "+evalsha", "+script|load", "+info", "+get", "+getrange",
 		"+set", "+setrange", "+del", "+pttl", "+pexpire", "+time", "+publish", "+subscribe", "+unsubscribe", "+ping", "+scan"}
 	nodes := services.RedisCluster(t)
 	var addrs []string
@@ -236,8 +237,8 @@ func TestAUserOfAClusterOrOfReplicasNeedsAFewMore(t *testing.T) {
 	single := redis.NewClient(&redis.Options{Addr: master.Addr(), Username: "few", Password: "secret"})
 	defer single.Close()
 	for _, s := range []*redisstore.Store{
-		redisstore.New(cluster, quiet, redisstore.WithPrefix("app:")),
-		redisstore.New(single, quiet, redisstore.WithPrefix("app:"), redisstore.WithReplicas(1, 10*time.Second)),
+		redisstore.New(cluster, quiet, redisstore.WithPrefix(name)),
+		redisstore.New(single, quiet, redisstore.WithPrefix(name), redisstore.WithReplicas(1, 10*time.Second)),
 	} {
 		defer s.Close()
 		for range 10 {
