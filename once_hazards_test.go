@@ -76,3 +76,35 @@ func TestOnceJudgesTheOrphanThatItTookOver(t *testing.T) {
 		}
 	})
 }
+
+// The last release decides: if it fails, nobody frees a claim that landed after the
+// ones before.
+func TestOnceFreesAClaimThatLandsLateThoughTheStoreFailsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := &MemoryStore{Logger: quiet}
+		began := time.Now()
+		var late Op
+		store := &faulty{Store: mem, before: func(_ context.Context, c storeCall) error {
+			since := time.Since(began)
+			switch {
+			case c.method == "Claim":
+				late = c.op
+				return errStore
+			case since >= 29*time.Second && since < 40*time.Second:
+				return errStore // the end of the lease is at 30s
+			}
+			return nil
+		}}
+		o := &Once{Store: store, Logger: quiet}
+		o.Do(t.Context(), Op{Key: "k"}, func(context.Context) ([]byte, []byte, error) { return nil, nil, nil })
+		time.Sleep(28 * time.Second)
+		if c, err := mem.Claim(t.Context(), late, 30*time.Second, time.Hour); err != nil || c.Status != ClaimAcquired {
+			t.Fatal(c.Status, err)
+		}
+		time.Sleep(time.Minute)
+		c, err := mem.Claim(t.Context(), Op{Key: "k", Token: "next"}, time.Minute, time.Hour)
+		if err != nil || c.Status != ClaimAcquired {
+			t.Errorf("the key is %v, %v, want it free", c.Status, err)
+		}
+	})
+}

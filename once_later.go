@@ -47,10 +47,10 @@ const (
 	forWholeLease
 )
 
-// undo ends a claim in the background, again and again. It goes on for at least
-// one whole lease. To free a key of which it is known that nothing happened it goes on
-// longer, as long as an answer would be recorded: the orphan that the key would
-// become instead is work for somebody. It holds no goroutine while it pauses, so
+// undo ends a claim in the background, again and again. To free a key under which
+// nothing happened it goes on until the store has answered, for as long as an
+// answer would be recorded: the orphan that the key would become instead is work
+// for somebody. It holds no goroutine while it pauses, so
 // an outage with thousands of refused calls costs little.
 func (o *Once) undo(r *run, how insistence) {
 	u := &undoing{o: o, base: r.base, op: r.op, orphan: r.tookOver, how: how, began: time.Now()}
@@ -71,10 +71,11 @@ type undoing struct {
 func (u *undoing) try() {
 	lease := u.o.lease()
 	end := lease
-	if u.how == untilDone && !u.orphan {
+	if !u.orphan {
 		end = max(lease, u.o.recording())
 	}
-	last := time.Since(u.began) >= end
+	since := time.Since(u.began)
+	enough, last := u.how == untilDone || since >= lease, since >= end
 	call := &callCtx{Context: u.base, deadline: time.Now().Add(u.o.patience())}
 	var err error
 	if u.orphan {
@@ -83,7 +84,7 @@ func (u *undoing) try() {
 		err = u.o.release(call, u.op)
 	}
 	gone := err == nil || errors.Is(err, ErrClaimLost)
-	if last || gone && u.how == untilDone {
+	if last || gone && enough {
 		if !gone {
 			u.o.log().WarnContext(u.base, "oncehttp: a claim could not be given up; its key is an orphan once the lease is over", "key", logKey(u.op.Key), "err", err)
 		}
