@@ -228,8 +228,8 @@ func TestACrashFreesTheKeyAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 			mustClaim(t, other, twin, oncehttp.ClaimRunning)
-			time.Sleep(time.Second)
-			p.breakAll(true) // all that the server sees of a kill -9
+			time.Sleep(400 * time.Millisecond) // longer than a claim has to lock its row
+			p.breakAll(true)                   // all that the server sees of a kill -9
 
 			began := time.Now()
 			eventually(t, "the key of a process that died is free", func() bool {
@@ -273,7 +273,7 @@ func TestALostAnswerToACommitIsSettled(t *testing.T) {
 		if strings.Contains(t.Name(), "database/sql") {
 			commit = "COMMIT"
 		}
-		s := connect(t, throughProxy(l, p), pgstore.WithSettle(2*time.Second))
+		s := connect(t, throughProxy(l, p), pgstore.WithSettle(time.Second))
 		direct := connect(t, l.DSN(l.db))
 		for _, v := range []struct {
 			name  string
