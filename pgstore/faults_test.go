@@ -248,6 +248,50 @@ func TestAStatementTimeoutIsAnErrorThatPasses(t *testing.T) {
 	}
 }
 
+// A role may have another isolation level, in which statements that meet fail where
+// otherwise one would wait for the other.
+func TestEveryIsolationLevelWillDo(t *testing.T) {
+	pg := services.Postgres(t)
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			s := overPool(t, pg.DSN(pg.Database(t))+"&default_transaction_isolation="+strings.ReplaceAll(level, " ", "%20"), 8)(t)
+			const keys, writers = 50, 8
+			ran := make([]atomic.Int32, keys)
+			var wg sync.WaitGroup
+			for range writers {
+				wg.Go(func() {
+					for k := range keys {
+						op := newOp(fmt.Sprint("key ", k))
+						c, err := s.Claim(context.Background(), op, lease, keep)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if c.Status != oncehttp.ClaimAcquired {
+							continue
+						}
+						ran[k].Add(1)
+						for _, err := range []error{
+							s.Renew(context.Background(), op, lease),
+							s.Complete(context.Background(), op, nil, nil, keep),
+						} {
+							if err != nil {
+								t.Error(err)
+							}
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for k := range ran {
+				if n := ran[k].Load(); n != 1 {
+					t.Errorf("key %d ran %d times, want 1", k, n)
+				}
+			}
+		})
+	}
+}
+
 func TestWhatIsWrongIsSaid(t *testing.T) {
 	pg := services.Postgres(t)
 	db := pg.Database(t)

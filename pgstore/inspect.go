@@ -91,15 +91,15 @@ func (s *Store) Show(ctx context.Context, key string) (oncehttp.Record, error) {
 	if err := s.prepare(ctx); err != nil {
 		return oncehttp.Record{}, err
 	}
-	r, err := s.look1(ctx, "show", key)
+	r, err := s.lookUp(ctx, "show", key)
 	if err != nil {
 		return oncehttp.Record{}, err
 	}
 	return r.record(), nil
 }
 
-// look1 returns the row of a key that is not free, or ErrNotFound.
-func (s *Store) look1(ctx context.Context, what, key string) (*row, error) {
+// lookUp returns the row of a key that is not free, or ErrNotFound.
+func (s *Store) lookUp(ctx context.Context, what, key string) (*row, error) {
 	var r row
 	var found bool
 	err := s.each(ctx, s.sql.show, []any{rowID(key)}, func() { found = false }, func(scan func(...any) error) error {
@@ -155,7 +155,7 @@ func (s *Store) settleByHand(ctx context.Context, what, key string, refused erro
 		s.waits.wake(key)
 		return nil
 	}
-	if _, err := s.look1(ctx, what, key); err != nil {
+	if _, err := s.lookUp(ctx, what, key); err != nil {
 		return err
 	}
 	return refused

@@ -21,13 +21,14 @@ import (
 )
 
 // unit is long enough for a machine that does other things too.
-const unit = 150 * time.Millisecond
+const unit = 120 * time.Millisecond
 
 func TestTheStoreKeepsItsContract(t *testing.T) {
 	pg := services.Postgres(t)
 	bouncer := services.PgBouncer(t, pg)
 	var all sync.WaitGroup
 	defer all.Wait()
+	all.Go(func() { t.Run("over a server that is killed", testDurable) })
 	for _, v := range []struct {
 		name string
 		new  func(t *testing.T, opts ...pgstore.Option) *pgstore.Store
@@ -61,6 +62,31 @@ func TestTheStoreKeepsItsContract(t *testing.T) {
 			})
 		})
 	}
+}
+
+// testDurable runs the suite on a server that is killed and started again where the
+// suite wants to see what is left.
+func testDurable(t *testing.T) {
+	pg := services.Postgres(t, services.Private())
+	dsn := pg.DSN(pg.Database(t))
+	open := func(t *testing.T, name string) *pgstore.Store {
+		s := pgstore.New(openPool(t, dsn, 20), quiet, pgstore.WithTable(name))
+		t.Cleanup(s.Close)
+		return s
+	}
+	var name string
+	storetest.Run(t, storetest.Config{
+		New: func(t *testing.T) oncehttp.Store {
+			name = table()
+			return migrated(t, open(t, name))
+		},
+		Reopen: func(t *testing.T, _ oncehttp.Store) oncehttp.Store {
+			pg.Kill(t)
+			pg.Start(t)
+			return open(t, name)
+		},
+		Unit: unit,
+	})
 }
 
 // quiet keeps warnings of a server without fsync out of the tests' output.
