@@ -298,7 +298,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	p := openPool(t, pg.DSN(db), 2)
 	pg.SQL(t, db, `create table somebodys (n int);
 		create table later (n int); comment on table later is 'oncehttp records, version 99';
-		create role weak login; grant usage on schema public to weak`)
+		create role weak_`+db+` login`)
 	migrated(t, pgstore.New(p, quiet))
 	for _, v := range []struct {
 		name  string
@@ -315,7 +315,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		{"no pool", pgstore.New(nil, quiet), "the pool is nil"},
 		{"no database", pgstore.NewSQL(nil, quiet), "the database is nil"},
 		{"commits that do not wait", pgstore.New(openPool(t, pg.DSN(db)+"&synchronous_commit=off", 1), quiet), "synchronous_commit"},
-		{"a role without rights", pgstore.New(openPool(t, strings.Replace(pg.DSN(db), "postgres@", "weak@", 1), 1), quiet), "SELECT, INSERT"},
+		{"a role without rights", pgstore.New(openPool(t, strings.Replace(pg.DSN(db), "postgres@", "weak_"+db+"@", 1), 1), quiet), "SELECT, INSERT"},
 		{"a standby", pgstore.New(openPool(t, pg.DSN(db)+"&default_transaction_read_only=on", 1), quiet), "target_session_attrs"},
 	} {
 		t.Run(v.name, func(t *testing.T) {
@@ -361,8 +361,8 @@ func TestMigrateMayRunAtOnceAndAgainAndNamesAreTakenAsTheyAre(t *testing.T) {
 	}
 	s := pgstore.New(p, quiet, pgstore.WithTable("by_hand"))
 	pg.SQL(t, db, s.Schema())
-	pg.SQL(t, db, "create role plain login; grant select, insert, update, delete on by_hand to plain")
-	s = pgstore.New(openPool(t, strings.Replace(pg.DSN(db), "postgres@", "plain@", 1), 2), quiet, pgstore.WithTable("by_hand"))
+	pg.SQL(t, db, "create role plain_"+db+" login; grant select, insert, update, delete on by_hand to plain_"+db)
+	s = pgstore.New(openPool(t, strings.Replace(pg.DSN(db), "postgres@", "plain_"+db+"@", 1), 2), quiet, pgstore.WithTable("by_hand"))
 	if err := s.Migrate(context.Background()); err != nil {
 		t.Errorf("Migrate of a table that is there, by a role that could not make it: %v", err)
 	}
