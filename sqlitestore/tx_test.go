@@ -1,0 +1,559 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncehttp/oncehttp"
+)
+
+// A ledger is a transactional store and a table of somebody's beside its own.
+type ledger struct {
+	*TxStore
+	db *sql.DB
+}
+
+func newLedger(t testing.TB, opts ...Option) *ledger {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "once.db")
+	s := open(t, path, opts...)
+	db := raw(t, path, "&_pragma=foreign_keys(1)")
+	mustExec(t, db, `CREATE TABLE payments (what TEXT NOT NULL);
+		CREATE TABLE accounts (id INTEGER PRIMARY KEY);
+		CREATE TABLE entries (account INTEGER REFERENCES accounts DEFERRABLE INITIALLY DEFERRED)`)
+	return &ledger{s.Transactional(), db}
+}
+
+// payments are those that were committed.
+func (l *ledger) payments(t testing.TB) (n int) {
+	t.Helper()
+	if err := l.db.QueryRow("SELECT count(*) FROM payments").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// pay writes a payment in the transaction of ctx.
+func pay(t testing.TB, ctx context.Context) {
+	t.Helper()
+	mustExec(t, Tx(ctx), "INSERT INTO payments VALUES ('refund')")
+}
+
+func (l *ledger) claim(t testing.TB, key string) oncehttp.Op {
+	t.Helper()
+	op := newOp(key)
+	if c, err := l.Claim(t.Context(), op, time.Minute, day); err != nil || c.Status != oncehttp.ClaimAcquired {
+		t.Fatalf("Claim: %v, %v", c.Status, err)
+	}
+	return op
+}
+
+// state is what another who claims the key is told; a free key stays free.
+func (l *ledger) state(t testing.TB, key string) string {
+	t.Helper()
+	op := newOp(key)
+	c, err := l.Claim(t.Context(), op, time.Minute, day)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Status != oncehttp.ClaimAcquired {
+		return c.Status.String()
+	}
+	if err := l.Release(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	return "free"
+}
+
+func TestWhatWorkDoesWithItsTransaction(t *testing.T) {
+	commit := func(context.Context) ([]byte, []byte, bool) { return []byte("201"), []byte("paid"), true }
+	give := func(context.Context) ([]byte, []byte, bool) { return []byte("500"), nil, false }
+	for _, c := range []struct {
+		what     string
+		work     func(t *testing.T, ctx context.Context)
+		answer   func(ctx context.Context) ([]byte, []byte, bool)
+		want     error
+		payments int
+		state    string
+	}{
+		{"writes and commits", pays, commit, nil, 1, "done"},
+		{"writes and does not commit", pays, give, nil, 0, "free"},
+		{"writes nothing and commits", func(*testing.T, context.Context) {}, commit, nil, 0, "done"},
+		{"calls Commit, which says that it is not its own to call", func(t *testing.T, ctx context.Context) {
+			pay(t, ctx)
+			if err := Tx(ctx).Commit(); !errors.Is(err, ErrEndsWithWork) {
+				t.Errorf("Commit: got error %v", err)
+			}
+		}, commit, nil, 1, "done"},
+		{"calls Commit and fails", func(t *testing.T, ctx context.Context) { pay(t, ctx); Tx(ctx).Commit() }, give, nil, 0, "free"},
+		{"calls Rollback and fails", func(t *testing.T, ctx context.Context) {
+			pay(t, ctx)
+			if err := Tx(ctx).Rollback(); !errors.Is(err, ErrEndsWithWork) {
+				t.Errorf("Rollback: got error %v", err)
+			}
+		}, give, nil, 0, "free"},
+		{"calls Rollback and then wants to commit", func(t *testing.T, ctx context.Context) { pay(t, ctx); Tx(ctx).Rollback() },
+			commit, ErrRolledBack, 0, "free"},
+		{"uses a savepoint", func(t *testing.T, ctx context.Context) {
+			pay(t, ctx)
+			mustExec(t, Tx(ctx), "SAVEPOINT mine")
+			pay(t, ctx)
+			mustExec(t, Tx(ctx), "ROLLBACK TO mine")
+		}, commit, nil, 1, "done"},
+		{"executes COMMIT", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "COMMIT") },
+			commit, oncehttp.ErrOutcomeUnknown, 1, "running"},
+		{"executes COMMIT and fails", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "COMMIT") },
+			give, oncehttp.ErrOutcomeUnknown, 1, "running"},
+		{"executes ROLLBACK and fails", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "ROLLBACK") },
+			give, nil, 0, "free"},
+		{"executes ROLLBACK and then wants to commit", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "ROLLBACK") },
+			commit, ErrRolledBack, 0, "free"},
+		{"executes ROLLBACK and goes on writing", func(t *testing.T, ctx context.Context) {
+			mustExec(t, Tx(ctx), "ROLLBACK")
+			pay(t, ctx)
+		}, commit, oncehttp.ErrOutcomeUnknown, 1, "running"},
+		{"meets an error of a statement and goes on", func(t *testing.T, ctx context.Context) {
+			if _, err := Tx(ctx).Exec("INSERT INTO payments VALUES (NULL)"); err == nil {
+				t.Error("a payment of nothing was taken")
+			}
+			pay(t, ctx)
+		}, commit, nil, 1, "done"},
+		{"leaves a debt that the commit refuses", func(t *testing.T, ctx context.Context) {
+			pay(t, ctx)
+			mustExec(t, Tx(ctx), "INSERT INTO entries VALUES (7)")
+		}, commit, ErrRolledBack, 0, "free"},
+		{"removes its own record", func(t *testing.T, ctx context.Context) {
+			pay(t, ctx)
+			mustExec(t, Tx(ctx), "DELETE FROM oncehttp_records")
+		}, commit, ErrRolledBack, 0, "free"},
+		{"leaves rows and statements open", func(t *testing.T, ctx context.Context) {
+			pay(t, ctx)
+			if _, err := Tx(ctx).Query("SELECT * FROM payments"); err != nil {
+				t.Error(err)
+			}
+			if _, err := Tx(ctx).Prepare("SELECT * FROM payments"); err != nil {
+				t.Error(err)
+			}
+		}, commit, nil, 1, "done"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "once.db")
+			db := raw(t, path, "&_pragma=foreign_keys(1)")
+			s, err := New(db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			l := &ledger{s.Transactional(), db}
+			mustExec(t, db, `CREATE TABLE payments (what TEXT NOT NULL);
+				CREATE TABLE accounts (id INTEGER PRIMARY KEY);
+				CREATE TABLE entries (account INTEGER REFERENCES accounts DEFERRABLE INITIALLY DEFERRED)`)
+			op := l.claim(t, "k")
+			ran := 0
+			err = l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, commit bool) {
+				ran++
+				c.work(t, ctx)
+				return c.answer(ctx)
+			})
+			if !errors.Is(err, c.want) || c.want == nil && err != nil {
+				t.Errorf("Transact: got error %v, want %v", err, c.want)
+			}
+			if ran != 1 {
+				t.Errorf("work ran %d times", ran)
+			}
+			if got := l.payments(t); got != c.payments {
+				t.Errorf("%d payments were committed, want %d", got, c.payments)
+			}
+			if got := l.state(t, "k"); got != c.state {
+				t.Errorf("the key is %s, want %s", got, c.state)
+			}
+			// Whatever it did, the store goes on.
+			next := l.claim(t, "next")
+			err = l.Transact(t.Context(), next, day, func(ctx context.Context) (head, body []byte, commit bool) {
+				pay(t, ctx)
+				return []byte("201"), nil, true
+			})
+			if err != nil || l.payments(t) != c.payments+1 || l.state(t, "next") != "done" {
+				t.Errorf("the next transaction: %v, %d payments, key %s", err, l.payments(t), l.state(t, "next"))
+			}
+		})
+	}
+}
+
+func pays(t *testing.T, ctx context.Context) { pay(t, ctx) }
+
+func TestAStatementThatIsCancelledDoesNotCommitHalfTheWork(t *testing.T) {
+	l := newLedger(t)
+	op := l.claim(t, "k")
+	err := l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, commit bool) {
+		pay(t, ctx)
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		// SQLite rolls the whole transaction back when it interrupts a write.
+		_, err := Tx(ctx).ExecContext(short, `INSERT INTO payments WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n`)
+		if err == nil {
+			t.Error("an endless statement has ended")
+		}
+		return []byte("500"), nil, false
+	})
+	if err != nil {
+		t.Errorf("Transact: %v", err)
+	}
+	if n, state := l.payments(t), l.state(t, "k"); n != 0 || state != "free" {
+		t.Errorf("%d payments, the key is %s; want none, free", n, state)
+	}
+}
+
+func TestATransactionIsOverWhenTheWorkIs(t *testing.T) {
+	l := newLedger(t)
+	var kept *sql.Tx
+	err := l.Transact(t.Context(), l.claim(t, "k"), day, func(ctx context.Context) (head, body []byte, commit bool) {
+		kept = Tx(ctx)
+		return nil, nil, true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kept.Exec("INSERT INTO payments VALUES ('late')"); !errors.Is(err, sql.ErrTxDone) {
+		t.Errorf("a statement after that: got error %v, want %v", err, sql.ErrTxDone)
+	}
+	if n := l.payments(t); n != 0 {
+		t.Errorf("%d payments, want none", n)
+	}
+	if Tx(t.Context()) != nil {
+		t.Error("a context without a transaction has one")
+	}
+}
+
+func TestOtherKeysWaitForATransactionAndThenFailUnstarted(t *testing.T) {
+	l := newLedger(t, WithBusyTimeout(100*time.Millisecond))
+	done := l.claim(t, "done")
+	if err := l.Complete(t.Context(), done, []byte("200"), nil, day); err != nil {
+		t.Fatal(err)
+	}
+	queued := l.claim(t, "queued")
+	twin := newOp("k")
+	err := l.Transact(t.Context(), l.claim(t, "k"), day, func(ctx context.Context) (head, body []byte, commit bool) {
+		if _, err := l.Claim(t.Context(), newOp("another"), day, day); !errors.Is(err, ErrLocked) {
+			t.Errorf("Claim of another key: got error %v, want %v", err, ErrLocked)
+		}
+		if c, err := l.Claim(t.Context(), newOp("done"), day, day); err != nil || c.Status != oncehttp.ClaimDone {
+			t.Errorf("a replay: got %v, %v", c.Status, err)
+		}
+		if c, err := l.Claim(t.Context(), twin, day, day); err != nil || c.Status != oncehttp.ClaimRunning {
+			t.Errorf("a twin: got %v, %v", c.Status, err)
+		}
+		err := l.Transact(t.Context(), queued, day, func(context.Context) (head, body []byte, commit bool) {
+			t.Error("two transactions run at a time")
+			return nil, nil, false
+		})
+		if !errors.Is(err, ErrLocked) {
+			t.Errorf("another transaction: got error %v, want %v", err, ErrLocked)
+		}
+		pay(t, ctx)
+		return []byte("201"), nil, true
+	})
+	if err != nil || l.payments(t) != 1 {
+		t.Errorf("%v, %d payments", err, l.payments(t))
+	}
+	if got := l.state(t, "another"); got != "free" {
+		t.Errorf("a key whose claim failed is %s", got)
+	}
+	if got := l.state(t, "queued"); got != "running" {
+		t.Errorf("a key whose transaction could not begin is %s; its holder has to release it", got)
+	}
+}
+
+func TestAClaimRunsAsLongAsItsTransaction(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	other := open(t, l.path).Transactional() // as another process has it
+	op := newOp("k")
+	if _, err := l.Claim(t.Context(), op, time.Millisecond, day); err != nil {
+		t.Fatal(err)
+	}
+	err := l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, commit bool) {
+		time.Sleep(2 * grace) // long after the lease
+		for name, s := range map[string]*TxStore{"this store": l.TxStore, "another store": other} {
+			for what, claim := range map[string]func(context.Context, oncehttp.Op, time.Duration, time.Duration) (oncehttp.Claim, error){
+				"Claim": s.Claim, "TakeOver": s.TakeOver, "Claim without a transaction": s.Store.Claim,
+			} {
+				began := time.Now()
+				c, err := claim(t.Context(), newOp("k"), day, day)
+				if err != nil || c.Status != oncehttp.ClaimRunning || c.Left <= 0 {
+					t.Errorf("%s of %s while the transaction goes on: got %v with %v left, %v; want running", what, name, c.Status, c.Left, err)
+				}
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("%s of %s took %v", what, name, took)
+				}
+			}
+		}
+		return []byte("201"), nil, true
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if c, err := other.Claim(t.Context(), newOp("k"), day, day); err != nil || c.Status != oncehttp.ClaimDone {
+		t.Errorf("after it: got %v, %v", c.Status, err)
+	}
+}
+
+func TestTheKeyOfAHolderThatVanishedIsFreeAtOnce(t *testing.T) {
+	l := newLedger(t)
+	gone := l.claim(t, "k") // whoever holds this will not begin its transaction
+	other := open(t, l.path)
+	began := time.Now()
+	mine := newOp("k")
+	for i := 0; ; i++ {
+		c, err := other.Claim(t.Context(), mine, time.Minute, day)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Status == oncehttp.ClaimAcquired {
+			if c.Holder != 1 || c.Fingerprint != mine.Fingerprint {
+				t.Errorf("the key that was free has the holder %d", c.Holder)
+			}
+			break
+		}
+		if c.Status != oncehttp.ClaimRunning {
+			t.Fatalf("got %v", c.Status)
+		}
+		if time.Since(began) > 5*time.Second {
+			t.Fatal("the key is still held")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if took := time.Since(began); took < grace {
+		t.Errorf("the key was given away after %v, want %v", took, grace)
+	}
+	// It lives after all.
+	err := l.Transact(t.Context(), gone, day, func(ctx context.Context) (head, body []byte, commit bool) {
+		t.Error("work runs although another has the key")
+		return nil, nil, true
+	})
+	if !errors.Is(err, oncehttp.ErrClaimLost) {
+		t.Errorf("Transact by the one who was late: got error %v, want %v", err, oncehttp.ErrClaimLost)
+	}
+	if err := other.Complete(t.Context(), mine, []byte("200"), nil, day); err != nil {
+		t.Error(err)
+	}
+}
+
+// However busy the store is with other transactions.
+func TestTheKeyOfAHolderThatVanishedIsFreeUnderLoad(t *testing.T) {
+	l := newLedger(t)
+	l.claim(t, "k")
+	other := open(t, l.path).Transactional()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				op := newOp(fmt.Sprintf("load %d %d", i, n))
+				if _, err := other.Claim(ctx, op, time.Minute, day); err != nil {
+					continue
+				}
+				other.Transact(ctx, op, day, func(context.Context) (head, body []byte, commit bool) {
+					time.Sleep(10 * time.Millisecond)
+					return nil, nil, true
+				})
+			}
+		})
+	}
+	for c := (oncehttp.Claim{}); c.Status != oncehttp.ClaimAcquired; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if c, err = other.Claim(ctx, newOp("k"), time.Minute, day); err != nil {
+			t.Errorf("a claim of the key: %v", err)
+			break
+		}
+	}
+	cancel()
+	wg.Wait()
+}
+
+// A holder that waits for its turn behind other transactions is not gone.
+func TestAHolderThatQueuesKeepsItsKey(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	other := open(t, l.path).Transactional()
+	queued := l.claim(t, "queued")
+	first := newOp("first")
+	if _, err := other.Claim(t.Context(), first, time.Minute, day); err != nil {
+		t.Fatal(err)
+	}
+	begun, ended := make(chan struct{}), make(chan error)
+	go func() {
+		ended <- other.Transact(t.Context(), first, day, func(ctx context.Context) (head, body []byte, commit bool) {
+			close(begun)
+			time.Sleep(3 * grace)
+			return nil, nil, true
+		})
+	}()
+	<-begun
+	result := make(chan error)
+	go func() {
+		result <- l.Transact(t.Context(), queued, day, func(ctx context.Context) (head, body []byte, commit bool) {
+			time.Sleep(grace)
+			return []byte("201"), nil, true
+		})
+	}()
+	for range 10 {
+		if c, err := other.Claim(t.Context(), newOp("queued"), day, day); err != nil || c.Status != oncehttp.ClaimRunning {
+			t.Fatalf("a key whose holder queues: got %v, %v", c.Status, err)
+		}
+		time.Sleep(grace / 10)
+	}
+	if err := errors.Join(<-ended, <-result); err != nil {
+		t.Error(err)
+	}
+	if c, err := other.Claim(t.Context(), newOp("queued"), day, day); err != nil || c.Status != oncehttp.ClaimDone {
+		t.Errorf("in the end: got %v, %v", c.Status, err)
+	}
+}
+
+// Time in which somebody else had the lock is none in which a holder could begin.
+func TestAHolderWhoCouldNotBeginIsNotGone(t *testing.T) {
+	t.Parallel()
+	s := tempStore(t)
+	w := &writer{s: s, sights: make(map[string]sighting)}
+	r := &row{token: []byte("token")}
+	for range 3 {
+		if w.gone(r) {
+			t.Fatal("a holder is gone although somebody else has had the lock all the time")
+		}
+		time.Sleep(grace)
+		w.lockWasHeld(grace)
+	}
+	w.lockWasHeld(time.Millisecond)
+	if w.gone(r) {
+		t.Fatal("a holder is gone as soon as the lock is free")
+	}
+	time.Sleep(grace)
+	w.lockWasHeld(time.Millisecond)
+	if !w.gone(r) {
+		t.Error("a holder that did not begin although it could is not gone")
+	}
+	if len(w.sights) != 0 {
+		t.Errorf("%d sightings are left", len(w.sights))
+	}
+}
+
+func TestAHolderIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	const busy = 300 * time.Millisecond
+	s := tempStore(t, WithBusyTimeout(busy))
+	w := &writer{s: s, sights: make(map[string]sighting)}
+	for began := time.Now(); !w.gone(&row{token: []byte("token")}); time.Sleep(busy / 10) {
+		w.lockWasHeld(time.Hour)
+		if time.Since(began) > 20*busy {
+			t.Fatal("a holder that never begins keeps its key as long as the lock is busy")
+		}
+	}
+}
+
+func TestAnOrphanStaysOneWhenItsStoreIsGone(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	op := l.claim(t, "k")
+	if err := l.Renew(t.Context(), op, 0); err != nil { // nobody knows what happened
+		t.Fatal(err)
+	}
+	other := open(t, l.path).Transactional()
+	for range 5 {
+		if c, err := other.Claim(t.Context(), newOp("k"), day, day); err != nil || c.Status != oncehttp.ClaimOrphaned {
+			t.Fatalf("got %v, %v; want orphaned", c.Status, err)
+		}
+		time.Sleep(grace / 2)
+	}
+}
+
+// quiet is a logger for what is expected to be logged.
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func TestAMiddlewareOverTransactions(t *testing.T) {
+	l := newLedger(t, WithBusyTimeout(200*time.Millisecond))
+	stuck := make(chan struct{})
+	var runs atomic.Int32
+	handler := (&oncehttp.Middleware{Store: l.TxStore, Logger: quiet(), Wait: 3 * time.Second}).Handler(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			runs.Add(1)
+			if Tx(r.Context()) == nil {
+				t.Error("the handler has no transaction")
+				return
+			}
+			pay(t, r.Context())
+			switch r.URL.Path {
+			case "/fails":
+				w.WriteHeader(http.StatusInternalServerError)
+			case "/panics":
+				panic(http.ErrAbortHandler)
+			case "/unknown":
+				oncehttp.Unknown(r.Context())
+				w.WriteHeader(http.StatusBadGateway)
+			case "/sticks":
+				<-stuck
+				w.WriteHeader(http.StatusCreated)
+			default:
+				w.WriteHeader(http.StatusCreated)
+			}
+			fmt.Fprint(w, "run ", runs.Load())
+		}))
+	post := func(path, key string) (r *httptest.ResponseRecorder) {
+		defer func() { recover() }()
+		req := httptest.NewRequest("POST", path, strings.NewReader("{}"))
+		req.Header.Set("Idempotency-Key", key)
+		r = httptest.NewRecorder()
+		handler.ServeHTTP(r, req)
+		return r
+	}
+	expect := func(what string, r *httptest.ResponseRecorder, status, payments int) {
+		t.Helper()
+		if r.Code != status || l.payments(t) != payments {
+			t.Errorf("%s: got %d %s and %d payments, want %d and %d", what, r.Code, r.Body, l.payments(t), status, payments)
+		}
+	}
+	first := post("/", "a")
+	expect("the first", first, 201, 1)
+	again := post("/", "a")
+	expect("a repeat", again, 201, 1)
+	if first.Body.String() != again.Body.String() || again.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("the repeat got %q, the first %q", again.Body, first.Body)
+	}
+	expect("one that fails", post("/fails", "b"), 500, 1)
+	expect("a repeat of it", post("/fails", "b"), 500, 1)
+	post("/panics", "c")
+	post("/panics", "c")
+	if l.payments(t) != 1 || runs.Load() != 5 {
+		t.Errorf("%d payments in %d runs; want 1 in 5: what fails is rolled back and may run again", l.payments(t), runs.Load())
+	}
+	expect("one that cannot tell", post("/unknown", "d"), 502, 1)
+	expect("a repeat of it", post("/unknown", "d"), 409, 1)
+
+	var wg sync.WaitGroup
+	wg.Go(func() { expect("one that takes its time", post("/sticks", "e"), 201, 2) })
+	for !l.turn.isLent() {
+		time.Sleep(time.Millisecond)
+	}
+	wg.Go(func() { expect("a twin that waits for it", post("/sticks", "e"), 201, 2) })
+	other := post("/", "f")
+	if other.Code != 503 || other.Header().Get("Retry-After") == "" {
+		t.Errorf("a first request with another key meanwhile: got %d %s", other.Code, other.Body)
+	}
+	expect("a replay meanwhile", post("/", "a"), 201, 1)
+	close(stuck)
+	wg.Wait()
+	expect("the other key afterwards", post("/", "f"), 201, 3)
+}
