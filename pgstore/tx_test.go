@@ -328,7 +328,7 @@ func TestSerializationFailuresRunTheWorkAgain(t *testing.T) {
 		l := newLedger(t, pg)
 		s := connect(t, l.DSN(l.db), pgstore.WithIsolation(sql.LevelSerializable), pgstore.WithRuns(1000))
 		const workers, each = 4, 5
-		var ran, answered atomic.Int32
+		var ran, read, answered atomic.Int32
 		var wg sync.WaitGroup
 		for w := range workers {
 			wg.Go(func() {
@@ -346,7 +346,10 @@ func TestSerializationFailuresRunTheWorkAgain(t *testing.T) {
 						} else {
 							err = pgstore.SQLTx(ctx).QueryRowContext(ctx, "select cents from accounts where id = 1").Scan(&cents)
 						}
-						time.Sleep(time.Millisecond)
+						// At first all of them read before any of them writes.
+						for n := read.Add(1); n <= workers && read.Load() < workers; {
+							time.Sleep(time.Millisecond)
+						}
 						if err == nil {
 							err = inTx(ctx, "update accounts set cents = $1 where id = 1", cents+1)
 						}
