@@ -262,6 +262,7 @@ type exchange struct {
 	c         capture
 	out       Outcome
 	nested    bool
+	ran       bool // the handler, at least once
 }
 
 func (x *exchange) serve(keyErr error) {
@@ -672,6 +673,11 @@ func (x *exchange) replay(a *Answer) {
 
 // run is the work: the handler.
 func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
+	if x.ran { // and was rolled back, so its answer never was
+		x.c.again()
+		x.body = bodyReader{}
+	}
+	x.ran = true
 	r := x.req.WithContext(withRecord(ctx, x.callerKey, x.r.op.Key, x.r.op.Binding))
 	if x.data != nil {
 		x.body.b = x.data

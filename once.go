@@ -626,7 +626,11 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 		}
 	}()
 	err = t.Transact(r, r.op, o.keep(), func(ctx context.Context) (head, body []byte, commit bool) {
-		started = true
+		if started { // it was rolled back: what it said counts no more
+			r.saidRelease.Store(false)
+			r.saidUnknown.Store(false)
+		}
+		started, returned = true, false
 		a.Head, a.Body, v = w.run(ctx)
 		returned = true
 		return a.Head, a.Body, v == verdictRecord

@@ -403,6 +403,14 @@ func (c *capture) setTrailers(h http.Header, prefixed bool) {
 	}
 }
 
+// again forgets what a handler did whose transaction was rolled back and that runs
+// once more. Nothing of it went out: hold is set.
+func (c *capture) again() {
+	c.undo()
+	c.header, c.values, c.body, c.trailers, c.fields = nil, nil, nil, nil, nil
+	c.status, c.length, c.tooLarge, c.hijack = 0, false, false, false
+}
+
 // undo takes back what the handler set, of a response that is not sent.
 func (c *capture) undo() {
 	if c.header != nil && !c.streaming {
