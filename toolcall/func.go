@@ -53,10 +53,18 @@ func decodeProblem(err error) string {
 	if i := strings.IndexByte(kind, ' '); i > 0 {
 		kind = kind[:i] // "number 1e400": the rest is the value
 	}
-	if t.Field == "" {
-		return fmt.Sprintf("the arguments hold a %s where the tool wants %s", kind, wanted(t.Type))
+	if kind == "object" || kind == "array" {
+		kind = "an " + kind
+	} else {
+		kind = "a " + kind
 	}
-	return fmt.Sprintf("argument %s: got a %s, want %s", name(t.Field), kind, wanted(t.Type))
+	if t.Field == "" {
+		return fmt.Sprintf("the arguments hold %s where the tool wants %s", kind, wanted(t.Type))
+	}
+	// The path leads through embedded structs, which have no name in JSON, so only
+	// its end is sure to be one that the model knows.
+	field := t.Field[strings.LastIndexByte(t.Field, '.')+1:]
+	return fmt.Sprintf("argument %s: got %s, want %s", name(field), kind, wanted(t.Type))
 }
 
 func wanted(t reflect.Type) string {

@@ -167,8 +167,7 @@ func (t *Turn) fly(base, stop context.Context, f *flight) {
 	if err != nil {
 		// Only one who has seen all slots knows that there was no earlier try.
 		earlier := e.earlier || !errors.Is(err, oncehttp.ErrFull)
-		t.publish(base, f, s, t.r.result(tool, "", u.key, refusedBy(err, earlier), 0))
-		t.land(f, nil)
+		t.land(base, f, s, t.r.result(tool, "", u.key, refusedBy(err, earlier), 0))
 		return
 	}
 	if e.earlier {
@@ -204,7 +203,7 @@ func (t *Turn) fly(base, stop context.Context, f *flight) {
 			return nil, nil, nil
 		case final.Outcome == OutcomeNone && !(e.earlier && v.settles):
 			oncehttp.Release(ctx)
-			return nil, nil, nil
+			return nil, nil, errNothing
 		}
 		head, body = record(&final, v.why)
 		return head, body, nil
@@ -220,9 +219,11 @@ func (t *Turn) fly(base, stop context.Context, f *flight) {
 	case !f.ran:
 		final = t.r.result(tool, "", u.key, refusedBy(err, e.earlier), 0)
 	}
-	t.publish(base, f, s, final)
-	t.land(f, &final)
+	t.land(base, f, s, final)
 }
+
+// errNothing keeps a release that comes too late from being taken for an answer.
+var errNothing = errors.New("toolcall: nothing happened")
 
 func unknownVerdict(err error) verdict {
 	return verdict{typ: TypeTransient, outcome: OutcomeUnknown, err: err}
@@ -256,21 +257,23 @@ func (t *Turn) collect(u *run) (Result, bool) {
 			return t.r.result(&u.tool.Tool, "", u.key, v, u.attempts), true
 		}
 		if u.attempts == 1 && v.outcome == OutcomeNone && u.tool.Effect == Unsafe {
-			// It was the only try and did nothing. It stays recorded so: the
-			// model was told otherwise, and nobody asks for it again by chance.
-			v.settles = true
+			// It was the only try, and did nothing.
 			return t.r.result(&u.tool.Tool, "", u.key, v, u.attempts), true
 		}
 	}
 	return Result{}, false
 }
 
-// publish hands the flight's result to those who wait for it.
+// publish hands the flight's result to those who wait for it, though its tool is still
+// at work.
 func (t *Turn) publish(ctx context.Context, f *flight, s *slots, res Result) {
-	if f.isOut {
-		return
-	}
+	t.decide(ctx, f, s, res)
 	f.isOut = true
+	close(f.published)
+}
+
+// decide settles what those who wait are told, and notes it in the slot.
+func (t *Turn) decide(ctx context.Context, f *flight, s *slots, res Result) {
 	t.mu.Lock()
 	told := res.Outcome != OutcomeUnknown && !f.told
 	if _, was := t.unknown[f.run.key]; !was && f.own != nil && !told {
@@ -281,26 +284,31 @@ func (t *Turn) publish(ctx context.Context, f *flight, s *slots, res Result) {
 	if f.own != nil {
 		t.leave(ctx, s, f.own, told)
 	}
-	close(f.published)
 }
 
-// land ends the flight. final is nil for a call that was not started.
-func (t *Turn) land(f *flight, final *Result) {
+// land ends the flight.
+func (t *Turn) land(ctx context.Context, f *flight, s *slots, final Result) {
+	if !f.isOut {
+		t.decide(ctx, f, s, final)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := f.run.key
 	delete(t.flights, key)
-	switch {
-	case final == nil:
-		if _, open := t.unknown[key]; !open {
+	switch _, open := t.unknown[key]; {
+	case f.own == nil: // it did not start
+		if !open {
 			t.forget(f)
 		}
 	case final.Outcome == OutcomeApplied, final.Outcome == OutcomeNone && final.Replayed:
-		t.done[key] = *final
+		t.done[key] = final
 	case final.Outcome == OutcomeNone:
 		t.forget(f)
 	case f.ran:
 		t.unknown[key] = time.Now() // Settle counts from here
+	}
+	if !f.isOut {
+		close(f.published)
 	}
 	close(f.ended)
 }

@@ -704,3 +704,64 @@ func TestOutputIsContained(t *testing.T) {
 type panicky struct{}
 
 func (panicky) MarshalJSON() ([]byte, error) { panic("SECRET") }
+
+// "Not sent" speaks of one run only.
+func TestAnEarlierRunIsNotForgottenByALaterOne(t *testing.T) {
+	for _, effect := range []Effect{Keyed, Idempotent} {
+		synctest.Test(t, func(t *testing.T) {
+			err := Transient(io.ErrUnexpectedEOF)
+			tool := Tool{Name: "x", Effect: effect, Call: func(context.Context, json.RawMessage) (any, error) { return nil, err }}
+			store := new(oncehttp.MemoryStore)
+			turn := newRunner(t, store, tool).Turn("u", Budget{})
+			turn.Do(t.Context(), call("x", `{}`))
+			err = &Error{Type: TypeTransient, NotSent: true}
+			for _, turn := range []*Turn{turn, newRunner(t, store, tool).Turn("u", Budget{})} {
+				if got := turn.Do(t.Context(), call("x", `{}`))[0]; told(got) != "failed transient unknown verify" {
+					t.Errorf("%v: got %s", effect, told(got))
+				}
+			}
+			// The slots may be gone and the record not.
+			key, _ := Key(nil, "acme/support-agent", "x", "u2", nil, 0)
+			op := oncehttp.Op{Key: key, Token: oncehttp.NewToken()}
+			if _, err := store.Claim(t.Context(), op, time.Second, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if got := newRunner(t, store, tool).Turn("u2", Budget{}).Do(t.Context(), call("x", `{}`))[0]; told(got) != "failed transient unknown verify" {
+				t.Errorf("%v, with a record only: got %s", effect, told(got))
+			}
+		})
+	}
+}
+
+func TestWhoeverSettlesACallUnlatchesTheToolForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bank
+		store := new(oncehttp.MemoryStore)
+		dying := &process{store: store}
+		tool := payTool(&b, Keyed)
+		hang := tool
+		hang.Call = func(context.Context, json.RawMessage) (any, error) {
+			dying.down.Store(true)
+			return nil, errDown
+		}
+		newRunner(t, dying, hang).Turn("u", Budget{}).Do(t.Context(), call("refund_order", refundArgs))
+		second := newRunner(t, store, tool).Turn("u", Budget{})
+		if got := second.Do(t.Context(), call("refund_order", `{"n":1}`))[0]; got.Err != ErrLatched {
+			t.Errorf("right after the crash: got %s, %v", told(got), got.Err)
+		}
+		time.Sleep(time.Minute) // the lease is over
+		if got := second.Do(t.Context(), call("refund_order", refundArgs))[0]; told(got) != "ok  applied use_result" {
+			t.Errorf("the same call: got %s, %v", told(got), got.Err)
+		}
+		for _, turn := range []*Turn{second, newRunner(t, store, tool).Turn("u", Budget{})} {
+			if got := turn.Do(t.Context(), call("refund_order", `{"n":1}`))[0]; got.Status != StatusOK {
+				t.Errorf("other arguments then: got %s, %v", told(got), got.Err)
+			}
+		}
+		if b.total() != 2 {
+			t.Errorf("%d effects, want 2", b.total())
+		}
+		time.Sleep(3 * time.Hour)
+	})
+}

@@ -214,9 +214,11 @@ func (t *Turn) occurrence(first string, key func(n uint32) string) (string, *occ
 		}
 		t.nth[first] = o
 	}
-	for _, k := range o.keys {
-		if _, ok := t.unknown[k]; ok {
-			return k, o // until it is settled, this can only be its repeat
+	if len(t.unknown) > 0 { // seldom
+		for _, k := range o.keys {
+			if _, ok := t.unknown[k]; ok {
+				return k, o // until it is settled, this can only be its repeat
+			}
 		}
 	}
 	if last := len(o.free) - 1; last >= 0 {

@@ -1,0 +1,49 @@
+package toolcall
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/oncehttp/oncehttp"
+)
+
+func noop(t testing.TB) *Turn {
+	r := newRunner(t, new(oncehttp.MemoryStore), Tool{Name: "read", Effect: Read, Call: func(context.Context, json.RawMessage) (any, error) { return nil, nil }})
+	return r.Turn("u", Budget{})
+}
+
+func TestAllocsOfOneDo(t *testing.T) {
+	turn := noop(t)
+	c := call("read", refundArgs)
+	got := testing.AllocsPerRun(1000, func() { turn.Do(t.Context(), c)[0].JSON() })
+	t.Logf("%v allocations", got)
+	if got > 60 {
+		t.Errorf("got %v allocations for one Do, want at most 60", got)
+	}
+	if got < 2 {
+		t.Errorf("got %v allocations for one Do, so nothing was measured", got)
+	}
+}
+
+// One Do of a read tool that does nothing: at most 12 µs and 60 allocations.
+func BenchmarkDo(b *testing.B) {
+	turn := noop(b)
+	c := call("read", refundArgs)
+	b.ReportAllocs()
+	for b.Loop() {
+		res := turn.Do(b.Context(), c)
+		res[0].JSON()
+	}
+}
+
+// One Do of a call that is recorded, each time another one.
+func BenchmarkDoRecorded(b *testing.B) {
+	r := newRunner(b, new(oncehttp.MemoryStore), Tool{Name: "write", Call: func(context.Context, json.RawMessage) (any, error) { return nil, nil }, Repeat: PerOccurrence})
+	turn := r.Turn("u", Budget{})
+	c := call("write", refundArgs)
+	b.ReportAllocs()
+	for b.Loop() {
+		turn.Do(b.Context(), c)
+	}
+}
