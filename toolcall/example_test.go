@@ -1,12 +1,15 @@
 package toolcall_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"time"
 
@@ -57,6 +60,50 @@ func Example() {
 	// failed unknown verify
 	// failed none verify
 	// refunds: 1
+}
+
+// A tool over HTTP. The Transport sends the call's key, and repeats what may be
+// repeated; HTTP turns what came back into the tool's result.
+func ExampleHTTP() {
+	bank := &oncehttp.Middleware{Store: new(oncehttp.MemoryStore)}
+	srv := httptest.NewServer(bank.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println("the bank refunds")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, `{"refund":"r-1"}`)
+	})))
+	defer srv.Close()
+	client := &http.Client{Transport: &oncehttp.Transport{}}
+
+	store := new(oncehttp.MemoryStore) // or one that survives a restart
+	r := &toolcall.Runner{Scope: "acme/support-agent", Store: store}
+	err := r.Register(toolcall.Tool{
+		Name:    "refund_order",
+		Effect:  toolcall.Keyed,
+		Timeout: 10 * time.Second,
+		Call: func(ctx context.Context, args json.RawMessage) (any, error) {
+			req, err := http.NewRequestWithContext(ctx, "POST", srv.URL+"/refunds", bytes.NewReader(args))
+			if err != nil {
+				return nil, toolcall.Permanent(err)
+			}
+			return toolcall.HTTP(client.Do(req))
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	turn := r.Turn("conversation 7, message 3", toolcall.Budget{Calls: 20, Wall: time.Minute})
+	refund := toolcall.Call{Tool: "refund_order", ID: "call_1", Args: json.RawMessage(`{"order_id":"A-17","amount":100}`)}
+	for range 2 {
+		for _, res := range turn.Do(context.Background(), refund) { // one result for each call, in order
+			fmt.Println(res.ID, res.Status, res.Outcome, res.Replayed, string(res.Result))
+		}
+	}
+	// Output:
+	// the bank refunds
+	// call_1 ok applied false {"refund":"r-1"}
+	// call_1 ok applied true {"refund":"r-1"}
 }
 
 // A wrong argument name is found before the tool runs.

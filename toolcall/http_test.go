@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -140,6 +141,34 @@ func TestAKeyedToolOverATransportMakesOneRefund(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A turn that is resumed is resumed by another request, or by none.
+func TestTheKeyOnTheWireDoesNotDependOnWhereTheTurnRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := oncetest.NewServer(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), oncetest.LoseReply().Always())
+		client := srv.Client()
+		client.Transport = &oncehttp.Transport{Base: client.Transport, Attempts: 1, Logger: quiet()}
+		store := new(oncehttp.MemoryStore)
+		tool := refundOver(client, srv.URL, Keyed)
+		do := func(ctx context.Context) {
+			newRunner(t, store, tool).Turn("u", Budget{}).Do(ctx, call("refund_order", refundArgs))
+		}
+		do(t.Context())
+		do(oncehttp.WithAction(t.Context(), "a workflow"))
+		do(oncehttp.WithKey(t.Context(), "another-key"))
+		once := &oncehttp.Middleware{Store: new(oncehttp.MemoryStore), Logger: quiet()}
+		inbound := httptest.NewRequest("POST", "/chat", strings.NewReader("hello"))
+		inbound.Header.Set(oncehttp.Header, "message-3")
+		once.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { do(r.Context()) })).ServeHTTP(httptest.NewRecorder(), inbound)
+		keys := map[string]int{}
+		for _, r := range srv.Requests() {
+			keys[r.Key]++
+		}
+		if srv.Sends() != 4 || len(keys) != 1 || keys[""] > 0 {
+			t.Errorf("%d sends under %d keys, want 4 under one\n%s", srv.Sends(), len(keys), srv.Timeline())
+		}
+	})
 }
 
 // The second attempt finds nothing: that does not say what the first one did.

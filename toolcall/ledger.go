@@ -183,7 +183,9 @@ func (t *Turn) fly(base, stop context.Context, f *flight) {
 	}
 	ctx := withRun(base, u)
 	if tool.Effect == Keyed {
-		ctx = oncehttp.WithAction(ctx, u.key)
+		// WithKey first: an action alone would derive its keys from whatever action or
+		// handler the turn runs in, and a turn that is resumed runs in another.
+		ctx = oncehttp.WithAction(oncehttp.WithKey(ctx, u.key), "tool call")
 	}
 	var final Result
 	a, err := once.Do(ctx, oncehttp.Op{Key: u.key}, func(ctx context.Context) (head, body []byte, err error) {
