@@ -269,6 +269,8 @@ func (w *funcWork) run(ctx context.Context) (head, body []byte, v verdict) {
 		return head, body, verdictUnknown
 	case w.r.saidRelease.Load() && (w.r.transaction || ctx.Err() == nil):
 		return head, body, verdictFree
+	case w.r.saidRelease.Load():
+		return head, body, verdictUnknown // too late to free the key, and no answer to record
 	case w.err == nil:
 		return head, body, verdictRecord
 	case w.r.transaction:

@@ -108,3 +108,23 @@ func TestOnceFreesAClaimThatLandsLateThoughTheStoreFailsAtTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// By then a repeat may be running, so the key cannot be freed; but what work that
+// says "nothing happened" returns is no answer either.
+func TestOnceDoesNotRecordAReleaseThatCameTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := &MemoryStore{Logger: quiet}
+		o := &Once{Store: mem, Timeout: time.Second, Logger: quiet}
+		a, err := o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
+			<-ctx.Done()
+			Release(ctx)
+			return nil, nil, nil
+		})
+		if a.Kind != OutcomeUnknown {
+			t.Errorf("Do = %v, %v, want unknown", a.Kind, err)
+		}
+		if c, _ := mem.Claim(t.Context(), Op{Key: "k", Token: "next"}, time.Minute, time.Hour); c.Status != ClaimOrphaned {
+			t.Errorf("the key is %v, want it orphaned", c.Status)
+		}
+	})
+}
