@@ -2,21 +2,33 @@
 
 FUZZTIME ?= 5m
 COUNT ?= 20
+SEEDS ?= 20000
+FROM ?= 1
 
 # Stamping a binary with its commit fails in a clone that somebody else owns,
 # and nothing here reads the stamp.
 GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
-.PHONY: test soak bench lint release-check fmt
+.PHONY: test lab mutants soak bench lint release-check fmt
 
 # Every test of every module: scripts/test says how.
 test:
 	@scripts/test
 
-# What is too long for test: fuzzing, repetition, long random runs.
+# Worlds in which everything goes wrong: SEEDS of them from FROM on, or the one of
+# SEED with its timeline. docs/laboratory.md says more.
+lab:
+	@go test -count=1 -timeout=0 -v -run='^TestLab$$' ./internal/lab $(if $(SEED),-seed=$(SEED),-seeds=$(SEEDS) -from=$(FROM))
+
+# Whether the laboratory notices every mistake that it has to.
+mutants:
+	@go run ./internal/lab/mutants
+
+# What is too long for test: fuzzing, repetition, long random runs, mutants.
 soak:
 	@scripts/test -soak -fuzztime=$(FUZZTIME) -count=$(COUNT)
+	@$(MAKE) mutants
 
 bench:
 	go test -run='^$$' -bench=. -benchmem work
