@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing/synctest"
 	"time"
@@ -369,7 +370,10 @@ func (w *world) unread() {
 		c.idle()
 	}
 	for _, h := range []*host{w.front, w.bank} {
-		for _, c := range h.outs {
+		h.mu.Lock() // a process may have been booting until just now
+		outs := slices.Clone(h.outs)
+		h.mu.Unlock()
+		for _, c := range outs {
 			c.idle()
 		}
 	}
