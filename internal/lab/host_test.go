@@ -235,6 +235,15 @@ func (p *process) drain(ctx context.Context) {
 	p.out.close()
 }
 
+// idle closes the connections to the bank that no handler uses.
+func (h *host) idle() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.outs {
+		c.idle()
+	}
+}
+
 // retire ends the host's last process, which has nothing to do any more.
 func (h *host) retire() {
 	h.mu.Lock()

@@ -294,34 +294,55 @@ func (w *world) audit() {
 // judge looks at the whole.
 func (w *world) judge() {
 	synctest.Wait() // net/http closes bodies when it comes to it
-	w.mu.Lock()
-	actions, calls := w.actions, w.calls
+	w.mu.Lock()     // which nobody who could still write needs after this
+	exchanges, calls, bodies := w.exchanges, w.calls, w.bodies
 	w.mu.Unlock()
-	for _, a := range actions {
-		work := a.work()
-		if n := len(work.effects); len(a.answers) > 0 && (n == 0 || n > 1 && a.route != again) {
-			w.broke(tryID{}, 2, "clients were told that action %d succeeded, and its effect happened %d times", a.n, n)
-		}
-		first := map[string]*call{}
-		for _, c := range a.answers {
-			if !c.whole || !a.shared() {
-				continue
-			}
-			if a.route == again && a.causes[unrecorded] > 0 && c.header.Get("Idempotent-Replayed") == "" &&
-				(c.header.Get("Idempotency-Status") == "" || a.streamed) {
-				// It could not be recorded, and did not say that it is; but for a
-				// stream, which says so before it is.
-				continue
-			}
-			f := first[c.fresh]
-			if f == nil {
-				first[c.fresh] = c
-			} else if f.status != c.status || string(f.body) != string(c.body) {
-				w.broke(tryID{callID: c.id}, 2, "two success answers for one key differ: %d %q and %d %q", f.status, f.body, c.status, c.body)
-			}
+	for _, a := range w.actions {
+		w.agree(a)
+	}
+	w.bounds(calls)
+	for id, x := range exchanges {
+		c := calls[id.callID]
+		if id.try <= len(c.result.Tries) && c.result.Tries[id.try-1].Certainty == oncehttp.CertaintyNotSent && len(x.arrivals) > 0 {
+			w.broke(id, 3, "an attempt that was told to be not sent has arrived since")
 		}
 	}
-	type line struct { // from a client to a host
+	for _, b := range bodies {
+		if b.closed.Load() == 0 {
+			w.broke(tryID{callID: b.id}, 5, "a request's body was not closed")
+		}
+	}
+	w.stuck(oncehttp.RecordQuery{Status: oncehttp.ClaimRunning}, "is still running")
+}
+
+// agree looks at what all clients were told of an action.
+func (w *world) agree(a *action) {
+	if n := len(a.work().effects); len(a.answers) > 0 && (n == 0 || n > 1 && a.route != again) {
+		w.broke(tryID{}, 2, "clients were told that action %d succeeded, and its effect happened %d times", a.n, n)
+	}
+	first := map[string]*call{} // by key
+	for _, c := range a.answers {
+		if !c.whole || !a.shared() {
+			continue
+		}
+		if a.route == again && a.causes[unrecorded] > 0 && c.header.Get("Idempotent-Replayed") == "" &&
+			(c.header.Get("Idempotency-Status") == "" || a.streamed) {
+			// It could not be recorded, and did not say that it is; but for a
+			// stream, which says so before it is.
+			continue
+		}
+		f := first[c.fresh]
+		if f == nil {
+			first[c.fresh] = c
+		} else if f.status != c.status || string(f.body) != string(c.body) {
+			w.broke(tryID{callID: c.id}, 2, "two success answers for one key differ: %d %q and %d %q", f.status, f.body, c.status, c.body)
+		}
+	}
+}
+
+// bounds compares what was sent with what may be.
+func (w *world) bounds(calls map[callID]*call) {
+	type line struct { // from a client's process to a host
 		l    *life
 		host string
 	}
@@ -329,6 +350,7 @@ func (w *world) judge() {
 	for _, c := range calls {
 		retries[line{c.l, c.a.host.name}] += max(0, c.tries-1)
 	}
+	const crumb = 0.01 // tokens trickle
 	for to, n := range retries {
 		id, t, s, lasted := tryID{callID: callID{client: to.l.c.n}}, to.l.t, to.l.host(to.host), to.l.lasted.Seconds()
 		most := cmp.Or(t.Budget.Tokens, 10) + 0.2*lasted + 0.1*float64(s.healthy) + crumb
@@ -340,16 +362,7 @@ func (w *world) judge() {
 			w.broke(id, 5, "%d attempts at %s, where the limit allows %.1f", s.sends, to.host, most)
 		}
 	}
-	for _, b := range w.bodies {
-		if b.closed.Load() == 0 {
-			w.broke(tryID{callID: b.id}, 5, "a request's body was not closed")
-		}
-	}
-	w.stuck(oncehttp.RecordQuery{Status: oncehttp.ClaimRunning}, "is still running")
 }
-
-// tokens have a little room, because they trickle.
-const crumb = 0.01
 
 // stuck looks for records that should not be there.
 func (w *world) stuck(q oncehttp.RecordQuery, what string) {
@@ -370,12 +383,7 @@ func (w *world) unread() {
 		c.idle()
 	}
 	for _, h := range []*host{w.front, w.bank} {
-		h.mu.Lock() // a process may have been booting until just now
-		outs := slices.Clone(h.outs)
-		h.mu.Unlock()
-		for _, c := range outs {
-			c.idle()
-		}
+		h.idle()
 	}
 	synctest.Wait()
 	if n := w.net.Open(); n > 0 {
