@@ -366,15 +366,18 @@ func TestNewLeavesTheDatabaseToItsOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		var synchronous, timeout int
+		var synchronous, timeout, cache int
 		if err := conn.QueryRowContext(t.Context(), "PRAGMA synchronous").Scan(&synchronous); err != nil {
 			t.Fatal(err)
 		}
 		if err := conn.QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&timeout); err != nil {
 			t.Fatal(err)
 		}
-		if synchronous != 1 || timeout != 1000 {
-			t.Errorf("a connection was left with synchronous %d and busy_timeout %d", synchronous, timeout)
+		if err := conn.QueryRowContext(t.Context(), "PRAGMA cache_size").Scan(&cache); err != nil {
+			t.Fatal(err)
+		}
+		if synchronous != 1 || timeout != 1000 || cache != -2000 {
+			t.Errorf("a connection was left with synchronous %d, busy_timeout %d, cache_size %d", synchronous, timeout, cache)
 		}
 	}
 }

@@ -86,12 +86,15 @@ func (s *Store) openReader(ctx context.Context) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	stmt, err := conn.PrepareContext(ctx, sqlLoad)
-	if err != nil {
-		conn.Close()
-		return nil, err
+	// In a large file the upper levels of the index fit this, and not SQLite's 2 MB.
+	if _, err = conn.ExecContext(ctx, "PRAGMA cache_size = -16000"); err == nil {
+		var stmt *sql.Stmt
+		if stmt, err = conn.PrepareContext(ctx, sqlLoad); err == nil {
+			return &reader{conn, stmt}, nil
+		}
 	}
-	return &reader{conn, stmt}, nil
+	discard(conn)
+	return nil, err
 }
 
 // close ends all readers, when they have been put back.
@@ -100,7 +103,7 @@ func (r *readers) close() {
 		select {
 		case rd := <-r.free:
 			rd.load.Close()
-			rd.conn.Close()
+			discard(rd.conn)
 		case <-r.spare:
 		}
 	}

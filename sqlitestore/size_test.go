@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -113,8 +114,11 @@ func BenchmarkGrowth(b *testing.B) {
 		}
 	}
 	for _, n := range []int{10_000, more} {
-		s := tempStore(b)
+		path := filepath.Join(b.TempDir(), "once.db")
+		s := open(b, path)
 		fill(b, s, n)
+		s.Close() // so that the disk has nothing left to do
+		s = open(b, path)
 		var keys []string
 		rows, err := s.db.Query("SELECT key FROM oncehttp_records WHERE id % ?1 = 0", max(1, n/10_000))
 		if err != nil {
