@@ -325,10 +325,8 @@ func (w *world) agree(a *action) {
 			continue
 		}
 		if a.route == again && a.causes[unrecorded] > 0 && c.header.Get("Idempotent-Replayed") == "" &&
-			(c.header.Get("Idempotency-Status") == "" || a.streamed) {
-			// It could not be recorded, and did not say that it is; but for a
-			// stream, which says so before it is.
-			continue
+			c.header.Get("Idempotency-Status") == "" {
+			continue // it could not be recorded, and did not say that it is
 		}
 		f := first[c.fresh]
 		if f == nil {
