@@ -269,7 +269,7 @@ func TestEightWritersNeverHoldOneKeyTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "once.db")
 	stores := []*Store{open(t, path), open(t, path)} // as two processes have it open
 	var holders [5]atomic.Int32
-	var answers [5]atomic.Pointer[string]
+	var answers [5]sync.Map // the tokens that completed it
 	until := time.Now().Add(2 * time.Second)
 	var wg sync.WaitGroup
 	var acquired, waited atomic.Int32
@@ -286,8 +286,9 @@ func TestEightWritersNeverHoldOneKeyTogether(t *testing.T) {
 					t.Errorf("Claim: %v", err)
 					return
 				case c.Status == oncehttp.ClaimDone:
-					if want := answers[k].Load(); want == nil || string(c.Head) != *want {
-						t.Errorf("key %d: got head %q, want %v", k, c.Head, want)
+					// Which of them it is may have changed since: it can be purged.
+					if _, ok := answers[k].Load(string(c.Head)); !ok {
+						t.Errorf("key %d is done with the head %q, which nobody has given it", k, c.Head)
 					}
 					if r.IntN(4) == 0 {
 						s.Purge(context.Background(), op.Key)
@@ -324,7 +325,7 @@ func TestEightWritersNeverHoldOneKeyTogether(t *testing.T) {
 					holders[k].Add(-1)
 					err = s.Renew(context.Background(), op, 0)
 				case 2:
-					answers[k].Store(&op.Token)
+					answers[k].Store(op.Token, true)
 					holders[k].Add(-1)
 					err = s.Complete(context.Background(), op, []byte(op.Token), nil, time.Hour)
 				}
