@@ -86,15 +86,12 @@ func (s *Store) openReader(ctx context.Context) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	// In a large file the upper levels of the index fit this, and not SQLite's 2 MB.
-	if _, err = conn.ExecContext(ctx, "PRAGMA cache_size = -16000"); err == nil {
-		var stmt *sql.Stmt
-		if stmt, err = conn.PrepareContext(ctx, sqlLoad); err == nil {
-			return &reader{conn, stmt}, nil
-		}
+	stmt, err := conn.PrepareContext(ctx, sqlLoad)
+	if err != nil {
+		conn.Close()
+		return nil, err
 	}
-	discard(conn)
-	return nil, err
+	return &reader{conn, stmt}, nil
 }
 
 // close ends all readers, when they have been put back.
@@ -103,7 +100,7 @@ func (r *readers) close() {
 		select {
 		case rd := <-r.free:
 			rd.load.Close()
-			discard(rd.conn)
+			rd.conn.Close()
 		case <-r.spare:
 		}
 	}
