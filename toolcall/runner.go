@@ -59,6 +59,12 @@ type Runner struct {
 	// must be safe for concurrent use.
 	Rand func(n int64) int64
 
+	// OnCall is told that a call begins, and returns the context that the tool runs
+	// with and that OnRecord is given: ctx, or one made from it, for instance with a
+	// span. It is called for calls that will not run too, and must be safe for
+	// concurrent use.
+	OnCall func(ctx context.Context, c Started) context.Context
+
 	// OnRecord is given the [Record] of every call when its result is ready,
 	// before Do returns. It must be safe for concurrent use. [JSONL] makes one.
 	OnRecord func(context.Context, Record)

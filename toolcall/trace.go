@@ -55,6 +55,32 @@ type Try struct {
 	Sends     int           `json:"sends,omitempty"`  // the Transport's attempts
 }
 
+// A Started is a call of which there is no result yet. Nothing in it comes from the model
+// but the provider's CallID.
+type Started struct {
+	Time   time.Time
+	Turn   string
+	Tool   string // "[unknown tool]" for a name that is not registered
+	CallID string
+}
+
+// started tells OnCall.
+func (r *Runner) started(ctx context.Context, t *Turn, p *prepared) (c context.Context) {
+	if r.OnCall == nil {
+		return ctx
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			r.log().ErrorContext(ctx, "toolcall: Runner.OnCall panicked", "type", fmt.Sprintf("%T", v))
+			c = ctx
+		}
+	}()
+	if c = r.OnCall(ctx, Started{Time: p.start, Turn: t.id, Tool: registeredName(p), CallID: p.call.ID}); c == nil {
+		return ctx
+	}
+	return c
+}
+
 // JSONL returns a [Runner.OnRecord] that writes each Record as one line of JSON, with
 // one Write, one after another. The first error of w is logged; later ones are not.
 func JSONL(w io.Writer) func(context.Context, Record) {

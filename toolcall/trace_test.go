@@ -137,8 +137,37 @@ func TestARecordTellsTheCall(t *testing.T) {
 func TestAHookThatPanicsIsContained(t *testing.T) {
 	r := newRunner(t, nil, Tool{Name: "x", Effect: Read, Call: func(context.Context, json.RawMessage) (any, error) { return 1, nil }})
 	r.OnRecord = func(context.Context, Record) { panic("x") }
+	r.OnCall = func(context.Context, Started) context.Context { panic("x") }
 	if got := r.Turn("u", Budget{}).Do(t.Context(), call("x", `{}`), call("x", `{}`)); told(got[1]) != "ok  none use_result" {
 		t.Errorf("got %s", told(got[1]))
+	}
+}
+
+func TestTheContextOfOnCallReachesToolAndRecord(t *testing.T) {
+	type mark struct{}
+	for _, effect := range []Effect{Read, Keyed} {
+		var inTool, inRecord any
+		r := newRunner(t, new(oncehttp.MemoryStore), Tool{Name: "x", Effect: effect, Timeout: time.Second, Call: func(ctx context.Context, _ json.RawMessage) (any, error) {
+			inTool = ctx.Value(mark{})
+			return 1, nil
+		}})
+		var started []Started
+		r.OnCall = func(ctx context.Context, c Started) context.Context {
+			if started = append(started, c); c.Tool != "x" {
+				return nil // as good as ctx
+			}
+			return context.WithValue(ctx, mark{}, c.CallID)
+		}
+		r.OnRecord = func(ctx context.Context, _ Record) { inRecord = ctx.Value(mark{}) }
+		turn := r.Turn("u", Budget{})
+		turn.Do(t.Context(), Call{Tool: "x", ID: "c1"})
+		if inTool != "c1" || inRecord != "c1" {
+			t.Errorf("%v: the tool's context has %v and the record's %v, want c1", effect, inTool, inRecord)
+		}
+		turn.Do(t.Context(), Call{Tool: "made up", ID: "c2"})
+		if len(started) != 2 || started[0].Turn != "u" || started[0].Time.IsZero() || started[1].Tool != "[unknown tool]" {
+			t.Errorf("%v: OnCall was told of %+v", effect, started)
+		}
 	}
 }
 

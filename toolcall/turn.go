@@ -233,6 +233,7 @@ func (t *Turn) occurrence(first string, key func(n uint32) string) (string, *occ
 
 // one runs a prepared call and records it.
 func (t *Turn) one(ctx context.Context, p *prepared) Result {
+	ctx = t.r.started(ctx, t, p)
 	switch {
 	case p.refused:
 	case p.tool.Effect == Read:
