@@ -133,8 +133,11 @@ var doneCases = []kase{
 	}},
 	{"the keep that counts is that of Complete, shorter or longer than that of the claim", 4, func(h *harness) {
 		long, short := h.op("kept for longer"), h.op("kept for less long")
+		at := h.now()
 		h.mustClaim(4, long, h.u(1), h.u(1), oncehttp.ClaimAcquired, "of a free key")
-		h.must(4, h.complete(h.ctx, long, nil, nil, h.long()), nil, "Complete by the holder")
+		err := h.complete(h.ctx, long, nil, nil, h.long())
+		h.before(at + h.u(1)) // or the claim may be gone before it is completed
+		h.must(4, err, nil, "Complete by the holder")
 		h.mustClaim(4, short, h.long(), h.long(), oncehttp.ClaimAcquired, "of a free key")
 		h.must(4, h.complete(h.ctx, short, nil, nil, h.u(1)), nil, "Complete by the holder")
 		h.pass(h.u(3))
@@ -148,9 +151,14 @@ var doneCases = []kase{
 	{"a repeated Complete does not lengthen the time a record is kept", 4, func(h *harness) {
 		op := h.op(h.key())
 		h.mustClaim(4, op, h.long(), h.long(), oncehttp.ClaimAcquired, "of a free key")
+		at := h.now()
 		h.must(4, h.complete(h.ctx, op, []byte("h"), nil, h.u(2)), nil, "Complete by the holder")
-		h.must(2, h.complete(h.ctx, op, []byte("h"), nil, h.long()), nil, "Complete repeated by the holder")
-		h.must(2, h.renew(h.ctx, op, h.long()), nil, "Renew by the token that completed")
+		err := h.complete(h.ctx, op, []byte("h"), nil, h.long())
+		h.before(at + h.u(2)) // or the record may be gone already
+		h.must(2, err, nil, "Complete repeated by the holder")
+		err = h.renew(h.ctx, op, h.long())
+		h.before(at + h.u(2))
+		h.must(2, err, nil, "Renew by the token that completed")
 		h.pass(h.u(4))
 		h.mustClaim(4, h.op(h.key()), h.long(), h.long(), oncehttp.ClaimAcquired, "after the keep of the first Complete was over")
 	}},
@@ -351,32 +359,40 @@ var timeCases = []kase{
 		c, err := h.claim(h.ctx, h.op(h.key()), h.u(20), h.u(1))
 		h.before(at + h.u(20))
 		h.status(6, "Claim", "after keep and before the lease lapsed", c, err, oncehttp.ClaimRunning)
-		h.must(6, h.renew(h.ctx, op, h.long()), nil, "Renew by the holder after keep and before the lease lapsed")
+		err = h.renew(h.ctx, op, h.long())
+		h.before(at + h.u(20))
+		h.must(6, err, nil, "Renew by the holder after keep and before the lease lapsed")
 		h.must(6, h.complete(h.ctx, op, nil, nil, h.long()), nil, "Complete by the holder after keep and before the lease lapsed")
 	}},
 	{"an orphaned record lasts for keep after the latest Renew", 6, func(h *harness) {
-		h.lasts(func(op oncehttp.Op) oncehttp.Op {
-			h.must(6, h.renew(h.ctx, op, h.u(1)), nil, "Renew by the holder before keep is over")
-			return op
+		h.lasts(func(op oncehttp.Op) (oncehttp.Op, func()) {
+			err := h.renew(h.ctx, op, h.u(1))
+			return op, func() { h.must(6, err, nil, "Renew by the holder before keep is over") }
 		})
 	}},
 	{"an orphaned record lasts for keep after the latest TakeOver", 6, func(h *harness) {
-		h.lasts(func(oncehttp.Op) oncehttp.Op {
+		h.lasts(func(oncehttp.Op) (oncehttp.Op, func()) {
 			op := h.op(h.key())
-			h.mustTakeOver(6, op, h.u(1), h.u(10), oncehttp.ClaimAcquired, "of an orphan before keep is over")
-			return op
+			c, err := h.takeOver(h.ctx, op, h.u(1), h.u(10))
+			return op, func() {
+				h.status(6, "TakeOver", "of an orphan before keep is over", c, err, oncehttp.ClaimAcquired)
+			}
 		})
 	}},
 	{"an orphaned record lasts for keep after the latest Claim of its holder", 6, func(h *harness) {
-		h.lasts(func(op oncehttp.Op) oncehttp.Op {
-			h.mustClaim(6, op, h.u(1), h.u(10), oncehttp.ClaimAcquired, "repeated by the holder before keep is over")
-			return op
+		h.lasts(func(op oncehttp.Op) (oncehttp.Op, func()) {
+			c, err := h.claim(h.ctx, op, h.u(1), h.u(10))
+			return op, func() {
+				h.status(6, "Claim", "repeated by the holder before keep is over", c, err, oncehttp.ClaimAcquired)
+			}
 		})
 	}},
 	{"a record made an orphan by Renew lasts for keep", 6, func(h *harness) {
-		h.lasts(func(op oncehttp.Op) oncehttp.Op {
-			h.must(6, h.renew(h.ctx, op, 0), nil, "Renew with a lease of 0 by the holder before keep is over")
-			return op
+		h.lasts(func(op oncehttp.Op) (oncehttp.Op, func()) {
+			err := h.renew(h.ctx, op, 0)
+			return op, func() {
+				h.must(6, err, nil, "Renew with a lease of 0 by the holder before keep is over")
+			}
 		})
 	}},
 	{"an orphaned record vanishes", 6, func(h *harness) {
@@ -436,6 +452,7 @@ var timeCases = []kase{
 		op := h.op(h.key())
 		left := func(what string, want time.Duration, since time.Duration, lease, keep time.Duration) {
 			c, err := h.claim(h.ctx, h.op(h.key()), lease, keep)
+			h.before(since + want)
 			if err != nil {
 				h.broken(7, "Claim: got error %v", show(err))
 			}
@@ -448,11 +465,15 @@ var timeCases = []kase{
 		at := h.now()
 		h.mustClaim(7, op, h.u(50), h.u(70), oncehttp.ClaimAcquired, "of a free key")
 		left("running", h.u(50), at, h.u(30), h.u(20))
+		renewed := h.now()
+		err := h.renew(h.ctx, op, 0)
+		h.before(at + h.u(70))
+		h.must(7, err, nil, "Renew by the holder")
+		left("orphaned", h.u(70), renewed, h.u(30), h.u(20))
 		at = h.now()
-		h.must(7, h.renew(h.ctx, op, 0), nil, "Renew by the holder")
-		left("orphaned", h.u(70), at, h.u(30), h.u(20))
-		at = h.now()
-		h.must(7, h.complete(h.ctx, op, nil, nil, h.u(90)), nil, "Complete by the holder")
+		err = h.complete(h.ctx, op, nil, nil, h.u(90))
+		h.before(renewed + h.u(70))
+		h.must(7, err, nil, "Complete by the holder")
 		left("done", h.u(90), at, h.u(30), h.u(20))
 		h.pass(h.u(10))
 		left("done", h.u(90), at, h.u(30), h.u(20))
@@ -496,22 +517,23 @@ var timeCases = []kase{
 	}},
 }
 
-// lasts claims for a lease of 1 and a keep of 10, lets its holder or another act
-// at 6, and expects the record to be there still at 12.
-func (h *harness) lasts(act func(oncehttp.Op) oncehttp.Op) {
+// lasts checks that an orphan is there for keep after act, which returns who holds
+// it then, and what judges how act itself went once it is known not to be late.
+func (h *harness) lasts(act func(oncehttp.Op) (holder oncehttp.Op, judge func())) {
 	op := h.op(h.key())
 	at := h.now()
 	h.mustClaim(6, op, h.u(1), h.u(10), oncehttp.ClaimAcquired, "of a free key")
 	h.pass(h.u(6))
-	h.before(at + h.u(9)) // or the record may be gone before it is acted on
-	at = h.now()
-	op = act(op)
+	acted := h.now()
+	op, judge := act(op)
+	h.before(at + h.u(10)) // or the record may have been gone before it was acted on
+	judge()
 	h.pass(h.u(6))
 	c, err := h.claim(h.ctx, h.op(h.key()), h.u(1), h.u(10))
-	h.before(at + h.u(10))
+	h.before(acted + h.u(10))
 	h.status(6, "Claim", "within keep of what was done last", c, err, oncehttp.ClaimOrphaned)
 	err = h.complete(h.ctx, op, nil, nil, h.long())
-	h.before(at + h.u(10))
+	h.before(acted + h.u(10))
 	h.must(6, err, nil, "Complete by the holder within keep of what was done last")
 }
 
