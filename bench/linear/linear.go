@@ -143,8 +143,8 @@ type Config struct {
 }
 
 // Check lets writers loose on a store and fails t if no order of their calls
-// explains what they were told.
-func Check(t testing.TB, s oncehttp.Store, c Config) {
+// explains what they were told. It returns the number of calls.
+func Check(t testing.TB, s oncehttp.Store, c Config) int {
 	t.Helper()
 	history := record(t, s, c)
 	result, info := porcupine.CheckOperationsVerbose(model, history, time.Minute)
@@ -155,6 +155,7 @@ func Check(t testing.TB, s oncehttp.Store, c Config) {
 	default:
 		t.Errorf("seed %d: no order of the calls explains what the callers were told:\n%s", c.Seed, story(info))
 	}
+	return len(history)
 }
 
 // story prints the longest explanation that was found for each key, and what it
