@@ -11,16 +11,19 @@ package main
 import (
 	"archive/zip"
 	"bytes"
+	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 	modzip "golang.org/x/mod/zip"
 )
@@ -104,6 +107,9 @@ func tooMuch(dir string, carried []string) (wrong []string) {
 		}
 		return wrong
 	}
+	if isProgram(path.Join(root, dir)) {
+		return nil // it is nobody's dependency
+	}
 	own := map[string]string{"pgstore": drivers[0], "redisstore": drivers[1], "sqlitestore": drivers[2]}[dir]
 	for _, m := range carried {
 		for _, d := range drivers {
@@ -161,7 +167,11 @@ func modules() (dirs []string, err error) {
 func publish(tree, proxy, dir string) error {
 	src := filepath.Join(tree, dir)
 	if dir != "" {
-		if _, err := output(src, []string{"GOWORK=off"}, "go", "mod", "edit", "-dropreplace="+root, "-require="+root+"@"+version); err != nil {
+		args, err := releaseEdits(src)
+		if err != nil {
+			return err
+		}
+		if _, err := output(src, []string{"GOWORK=off"}, "go", append([]string{"mod", "edit"}, args...)...); err != nil {
 			return err
 		}
 	}
@@ -205,6 +215,25 @@ func publish(tree, proxy, dir string) error {
 	return nil
 }
 
+// releaseEdits are what turns a module of this tree into one of a release: the modules
+// that it replaces by folders of the tree are required in their real version.
+func releaseEdits(src string) (args []string, err error) {
+	b, err := os.ReadFile(filepath.Join(src, "go.mod"))
+	if err != nil {
+		return nil, err
+	}
+	mod, err := modfile.Parse("go.mod", b, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range mod.Replace {
+		if r.Old.Path == root || strings.HasPrefix(r.Old.Path, root+"/") {
+			args = append(args, "-dropreplace="+r.Old.Path, "-require="+r.Old.Path+"@"+version)
+		}
+	}
+	return args, nil
+}
+
 // build makes a program that imports one package and returns the modules that end
 // up in it.
 func build(dir, proxy, pkg string) (carried []string, err error) {
@@ -224,14 +253,23 @@ func build(dir, proxy, pkg string) (carried []string, err error) {
 		"GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "GOMODCACHE=" + cache,
 		"GONOSUMDB=" + root, "GOPROXY=file://" + proxy + "," + upstreamFirst(strings.TrimSpace(upstream)),
 	}
-	for _, args := range [][]string{
+	steps := [][]string{
 		{"go", "mod", "init", "importer.example/program"},
 		{"go", "get", pkg + "@" + version},
 		{"go", "build", "-o", os.DevNull, "."},
-	} {
+	}
+	if isProgram(pkg) {
+		// What people do with it; a replace directive would make this fail.
+		env = append(env, "GOBIN="+dir, "CGO_ENABLED=0")
+		steps = [][]string{{"go", "install", pkg + "@" + version}}
+	}
+	for _, args := range steps {
 		if _, err := output(dir, env, args[0], args[1:]...); err != nil {
 			return nil, err
 		}
+	}
+	if isProgram(pkg) {
+		return carriedBy(filepath.Join(dir, path.Base(pkg)))
 	}
 	list, err := output(dir, env, "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")
 	if err != nil {
@@ -241,6 +279,22 @@ func build(dir, proxy, pkg string) (carried []string, err error) {
 		if m != "importer.example/program" && !slices.Contains(carried, m) {
 			carried = append(carried, m)
 		}
+	}
+	slices.Sort(carried)
+	return carried, nil
+}
+
+// isProgram reports whether a package is one to install, rather than to import.
+func isProgram(pkg string) bool { return strings.HasPrefix(pkg, root+"/cmd/") }
+
+// carriedBy are the modules in a program, by its own account.
+func carriedBy(file string) (carried []string, err error) {
+	info, err := buildinfo.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		carried = append(carried, m.Path)
 	}
 	slices.Sort(carried)
 	return carried, nil

@@ -1,0 +1,76 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/oncehttp/oncehttp"
+)
+
+// A pacedBody is a request's body whose client has to keep sending: each Read must
+// bring something within idle, and all of them together must be done by end. What has
+// no end may take as long as it likes.
+type pacedBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	idle    time.Duration
+	end     time.Time // zero: none
+	over    bool
+}
+
+// errSlow says that a client did not send the body of its request in time. It wraps
+// the error by which the Middleware knows.
+var errSlow = errors.Join(errors.New("the client did not send the request's body in time"), os.ErrDeadlineExceeded)
+
+// Read implements io.Reader.
+func (b *pacedBody) Read(p []byte) (int, error) {
+	if b.over || b.idle <= 0 {
+		return b.ReadCloser.Read(p)
+	}
+	by := time.Now().Add(b.idle)
+	if !b.end.IsZero() && b.end.Before(by) {
+		by = b.end
+	}
+	b.control.SetReadDeadline(by)
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		// Else the server, which from now on waits for the client to go away, would
+		// take the deadline for that.
+		b.over = true
+		b.control.SetReadDeadline(time.Time{})
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errSlow
+		}
+	}
+	return n, err
+}
+
+// refuseBody is for a request without a key whose own body is the trouble, which turns
+// up only while it is on its way.
+func refuseBody(err error) *oncehttp.Refusal {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return refuseTooLarge()
+	case errors.Is(err, errSlow):
+		return &oncehttp.Refusal{
+			Type: problem("body-unreadable"), Status: http.StatusRequestTimeout,
+			Title:   "The request body came too slowly",
+			Detail:  "A part of the request was passed on before its client stopped sending.",
+			Outcome: "unknown", Err: err,
+		}
+	}
+	return nil
+}
+
+func refuseTooLarge() *oncehttp.Refusal {
+	return &oncehttp.Refusal{
+		Type: problem("body-too-large"), Status: http.StatusRequestEntityTooLarge,
+		Title:   "The request body is too large",
+		Detail:  "This proxy does not pass on bodies of this size.",
+		Outcome: "none",
+	}
+}
