@@ -184,6 +184,13 @@ func onFreePort(start func(port int) error) error {
 	return err
 }
 
+// StartTied starts a command that ends when this process does, however that ends (on
+// Linux). The command is in a process group of its own; its SysProcAttr is replaced.
+func StartTied(cmd *exec.Cmd) error {
+	dieWithUs(cmd, -1, -1)
+	return startTied(cmd)
+}
+
 // startTied starts a command from a thread that lasts as long as the process,
 // because Linux takes the end of the thread that started a child for the end of
 // the parent (golang/go#27505).
