@@ -35,6 +35,7 @@ type PGOption func(*pgOptions)
 type pgOptions struct {
 	private  bool
 	settings []string
+	env      []string
 }
 
 // Private asks for a server of the test's own: one that it may kill, stop and
@@ -61,7 +62,7 @@ func Postgres(t testing.TB, opts ...PGOption) *PG {
 		opt(&o)
 	}
 	if o.private {
-		pg, err := newPostgres(o.settings)
+		pg, err := newPostgres(o)
 		need(t, err)
 		t.Cleanup(func() {
 			if err := pg.stop(); err != nil {
@@ -71,7 +72,7 @@ func Postgres(t testing.TB, opts ...PGOption) *PG {
 		})
 		return pg
 	}
-	sharedPG.once.Do(func() { sharedPG.pg, sharedPG.err = newPostgres(nil) })
+	sharedPG.once.Do(func() { sharedPG.pg, sharedPG.err = newPostgres(pgOptions{}) })
 	need(t, sharedPG.err)
 	return sharedPG.pg
 }
@@ -82,7 +83,7 @@ var sharedPG struct {
 	err  error
 }
 
-func newPostgres(settings []string) (*PG, error) {
+func newPostgres(o pgOptions) (*PG, error) {
 	initdb, err := install(findInitdb, "postgresql")
 	if err != nil {
 		return nil, err
@@ -109,7 +110,7 @@ func newPostgres(settings []string) (*PG, error) {
 		Socket: data, // the one folder that is the server's own
 		User:   "postgres",
 		Bin:    filepath.Dir(initdb),
-		server: server{name: "postgres", dir: dir, uid: uid, gid: gid},
+		server: server{name: "postgres", dir: dir, env: o.env, uid: uid, gid: gid},
 	}
 	if _, err := run(uid, gid, dir, initdb, "-D", data, "-U", pg.User, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"); err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func newPostgres(settings []string) (*PG, error) {
 		pg.Port = port
 		pg.argv = append([]string{filepath.Join(pg.Bin, "postgres"), "-D", data, "-p", strconv.Itoa(port), "-k", pg.Socket,
 			"-c", "listen_addresses=" + pg.Host, "-c", "fsync=off", "-c", "max_connections=300",
-			"-c", "log_min_messages=warning"}, settings...)
+			"-c", "log_min_messages=warning"}, o.settings...)
 		return pg.start()
 	})
 }

@@ -34,6 +34,7 @@ type RedisOption func(*redisOptions)
 type redisOptions struct {
 	private  bool
 	settings []string
+	env      []string
 }
 
 // RedisPrivate asks for a server of the test's own: one that it may kill, stop
@@ -58,12 +59,12 @@ func Redis(t testing.TB, opts ...RedisOption) *RedisServer {
 		opt(&o)
 	}
 	if o.private {
-		r, err := newRedis(false, o.settings)
+		r, err := newRedis(false, o)
 		need(t, err)
 		r.endWith(t)
 		return r
 	}
-	sharedRedis.once.Do(func() { sharedRedis.r, sharedRedis.err = newRedis(false, nil) })
+	sharedRedis.once.Do(func() { sharedRedis.r, sharedRedis.err = newRedis(false, redisOptions{}) })
 	need(t, sharedRedis.err)
 	return sharedRedis.r
 }
@@ -83,14 +84,14 @@ func RedisCluster(t testing.TB, opts ...RedisOption) []*RedisServer {
 		opt(&o)
 	}
 	if o.private {
-		nodes, err := newRedisCluster(o.settings)
+		nodes, err := newRedisCluster(o)
 		need(t, err)
 		for _, r := range nodes {
 			r.endWith(t)
 		}
 		return nodes
 	}
-	sharedCluster.once.Do(func() { sharedCluster.nodes, sharedCluster.err = newRedisCluster(nil) })
+	sharedCluster.once.Do(func() { sharedCluster.nodes, sharedCluster.err = newRedisCluster(redisOptions{}) })
 	need(t, sharedCluster.err)
 	return sharedCluster.nodes
 }
@@ -111,11 +112,12 @@ func (r *RedisServer) endWith(t testing.TB) {
 	})
 }
 
-func newRedis(cluster bool, settings []string) (*RedisServer, error) {
+func newRedis(cluster bool, o redisOptions) (*RedisServer, error) {
 	r, data, err := prepareRedis()
 	if err != nil {
 		return nil, err
 	}
+	r.env = o.env
 	start := func(port int) error {
 		r.Port = port
 		// No file is read: what Debian configures is not what a test wants.
@@ -125,7 +127,7 @@ func newRedis(cluster bool, settings []string) (*RedisServer, error) {
 		if r.bus > 0 {
 			r.argv = append(r.argv, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(r.bus), "--cluster-node-timeout", "10000")
 		}
-		r.argv = append(r.argv, settings...)
+		r.argv = append(r.argv, o.settings...)
 		return r.start()
 	}
 	if !cluster {
@@ -214,11 +216,11 @@ func findRedis() string {
 	return path
 }
 
-func newRedisCluster(settings []string) ([]*RedisServer, error) {
+func newRedisCluster(o redisOptions) ([]*RedisServer, error) {
 	const slots = 16384
 	nodes := make([]*RedisServer, 3)
 	for i := range nodes {
-		r, err := newRedis(true, settings)
+		r, err := newRedis(true, o)
 		if err != nil {
 			return nil, err
 		}

@@ -30,7 +30,8 @@ type server struct {
 	name string // as it appears in messages
 	dir  string // its folder, which goes when the test binary ends
 	argv []string
-	uid  int // whom it runs as; -1: whoever runs the test
+	env  []string // what it gets beside environment()
+	uid  int      // whom it runs as; -1: whoever runs the test
 	gid  int
 
 	mu   sync.Mutex
@@ -71,7 +72,7 @@ func (s *server) start() error {
 	cmd := exec.Command(s.argv[0], s.argv[1:]...)
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = environment()
+	cmd.Env = append(environment(), s.env...)
 	dieWithUs(cmd, s.uid, s.gid)
 	if err := startTied(cmd); err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)

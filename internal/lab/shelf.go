@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/oncehttp/oncehttp"
 )
@@ -44,14 +41,14 @@ const longestCall = 10 * time.Second
 // as the process lives.
 type shelf struct {
 	p *process
-	s *oncehttp.MemoryStore
+	s Store
 }
 
 // A wakingShelf is one that also wakes those who wait.
 type wakingShelf struct{ shelf }
 
 func (p *process) shelf() oncehttp.Store {
-	s := shelf{p, p.h.store}
+	s := shelf{p, p.store}
 	if p.w.plan.waiter {
 		return &wakingShelf{s}
 	}
@@ -60,24 +57,27 @@ func (p *process) shelf() oncehttp.Store {
 
 func (s *shelf) Claim(ctx context.Context, op oncehttp.Op, lease, keep time.Duration) (oncehttp.Claim, error) {
 	return s.call(ctx, "Claim", op, func(ctx context.Context, a *arrival) (oncehttp.Claim, error) {
+		asked := time.Now()
 		c, err := s.s.Claim(ctx, op, lease, keep)
-		s.learn(a, "Claim", op, c, err, lease)
+		s.learn(a, "Claim", op, c, err, asked, lease)
 		return c, err
 	})
 }
 
 func (s *shelf) TakeOver(ctx context.Context, op oncehttp.Op, lease, keep time.Duration) (oncehttp.Claim, error) {
 	return s.call(ctx, "TakeOver", op, func(ctx context.Context, a *arrival) (oncehttp.Claim, error) {
+		asked := time.Now()
 		c, err := s.s.TakeOver(ctx, op, lease, keep)
-		s.learn(a, "TakeOver", op, c, err, lease)
+		s.learn(a, "TakeOver", op, c, err, asked, lease)
 		return c, err
 	})
 }
 
 func (s *shelf) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration) error {
 	_, err := s.call(ctx, "Renew", op, func(ctx context.Context, a *arrival) (none oncehttp.Claim, err error) {
+		asked := time.Now()
 		err = s.s.Renew(ctx, op, lease)
-		s.holds(a, err, lease)
+		s.holds(a, err, asked, lease)
 		w := s.p.w
 		w.mu.Lock()
 		began := a.began
@@ -101,8 +101,9 @@ func (s *shelf) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration) 
 func (s *shelf) Complete(ctx context.Context, op oncehttp.Op, head, body []byte, keep time.Duration) error {
 	head, body = bytes.Clone(head), bytes.Clone(body) // which are the caller's again when the call has failed
 	_, err := s.call(ctx, "Complete", op, func(ctx context.Context, a *arrival) (none oncehttp.Claim, err error) {
+		asked := time.Now()
 		err = s.s.Complete(ctx, op, head, body, keep)
-		s.holds(a, err, keep)
+		s.holds(a, err, asked, keep)
 		return none, err
 	})
 	return err
@@ -111,20 +112,20 @@ func (s *shelf) Complete(ctx context.Context, op oncehttp.Op, head, body []byte,
 func (s *shelf) Release(ctx context.Context, op oncehttp.Op) error {
 	_, err := s.call(ctx, "Release", op, func(ctx context.Context, a *arrival) (none oncehttp.Claim, err error) {
 		if err = s.s.Release(ctx, op); err == nil {
-			s.holds(a, nil, 0)
+			s.holds(a, nil, time.Now(), 0)
 		}
 		return none, err
 	})
 	return err
 }
 
-// holds notes for how long a request's claim is its own.
-func (s *shelf) holds(a *arrival, err error, d time.Duration) {
+// holds notes for how long a request's claim is its own, since it asked for that.
+func (s *shelf) holds(a *arrival, err error, asked time.Time, d time.Duration) {
 	w, now := s.p.w, time.Now()
 	w.mu.Lock()
 	own := a.jumps == w.jumps && now.Before(a.own)
 	if err == nil {
-		a.own, a.jumps = now.Add(d), w.jumps
+		a.own, a.jumps = asked.Add(d), w.jumps
 	}
 	w.mu.Unlock()
 	if own && errors.Is(err, oncehttp.ErrClaimLost) {
@@ -187,7 +188,12 @@ func (s *shelf) call(ctx context.Context, method string, op oncehttp.Op, do func
 			f = storeBefore
 		}
 	}
-	if f == "" || w.calm.Load() {
+	if w.calm.Load() {
+		return do(ctx, a)
+	}
+	if f == "" {
+		mend := s.mishap(a, method, &d)
+		defer mend()
 		return do(ctx, a)
 	}
 	w.excuse(a.a, storeFailed)
@@ -242,7 +248,7 @@ func (w *world) claim(token string) int {
 }
 
 // learn notes what a claim found.
-func (s *shelf) learn(a *arrival, method string, op oncehttp.Op, c oncehttp.Claim, err error, lease time.Duration) {
+func (s *shelf) learn(a *arrival, method string, op oncehttp.Op, c oncehttp.Claim, err error, asked time.Time, lease time.Duration) {
 	w := s.p.w
 	if err != nil {
 		return
@@ -252,35 +258,62 @@ func (s *shelf) learn(a *arrival, method string, op oncehttp.Op, c oncehttp.Clai
 		w.mu.Lock()
 		a.a.claims[w.calls[a.id.callID].ask] = true
 		w.mu.Unlock()
-		s.holds(a, nil, lease)
+		s.holds(a, nil, asked, lease)
 	}
 }
 
 const clockJumps = "its clock jumps"
 
-// jump moves the stores' clocks on. What a MemoryStore knows of time is how long
-// ago its epoch was, so that is moved back. No wall clock does that to it; but other
-// stores live on machines whose clocks are set.
+// A storeBreak is what happens to a process's way to its store.
+type storeBreak string
+
+const (
+	breaksBefore storeBreak = "before the call has taken effect"
+	breaksAfter  storeBreak = "after the call has taken effect"
+)
+
+var storeBreaks = []storeBreak{breaksBefore, breaksAfter}
+
+// mishap has the way to the store break under the next call, if the seed says so.
+// Whose call that is is not known: others may come at the same time, and the store
+// has things to say of its own. So all whom the process serves are excused.
+func (s *shelf) mishap(a *arrival, method string, d *dice) (mend func()) {
+	w := s.p.w
+	b, ok := s.s.(Breakable)
+	if !ok {
+		return func() {}
+	}
+	f := w.plan.breaks.choose(d)
+	if f == "" {
+		return func() {}
+	}
+	what, mend := b.Break(f == breaksAfter)
+	w.did(a.id, "store", method+" "+what)
+	w.count("store: " + what)
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	for served := range s.p.served {
+		w.excuse(served, storeFailed)
+		w.excuse(served, unrecorded)
+	}
+	return mend
+}
+
+// jump moves the stores' clocks on.
 func (w *world) jump(by time.Duration) {
 	if w.calm.Load() {
 		return
 	}
 	w.did(tryID{}, "store", clockJumps)
 	w.note(tryID{}, "store", "by %v", by)
-	for _, h := range []*host{w.front, w.bank} {
-		s := reflect.ValueOf(h.store).Elem()
-		mu := (*sync.Mutex)(unsafe.Pointer(s.FieldByName("mu").UnsafeAddr()))
-		epoch := (*time.Time)(unsafe.Pointer(s.FieldByName("epoch").UnsafeAddr()))
-		mu.Lock()
-		if !epoch.IsZero() {
-			*epoch = epoch.Add(-by)
-		}
-		mu.Unlock()
-	}
 	w.mu.Lock()
 	w.jumps++
 	w.mu.Unlock()
 	for _, a := range w.actions {
 		w.excuse(a, jumped)
 	}
+	w.storage.Jump(by)
+	w.mu.Lock()
+	w.jumps++ // who has asked meanwhile does not know which clock answered
+	w.mu.Unlock()
 }

@@ -20,6 +20,8 @@ type world struct {
 	born time.Time
 	net  memnet.Network
 
+	storage Storage
+
 	front   *host // what clients call
 	bank    *host // what a handler of front calls in turn
 	actions []*action
@@ -51,11 +53,12 @@ type held struct {
 // answers included.
 const longest = 2 * time.Hour
 
-func newWorld(s seed) *world {
+func newWorld(s seed, storage func(Setting) Storage) *world {
 	w := &world{
 		seed: s, plan: newPlan(s), born: time.Now(),
 		exchanges: map[tryID]*exchange{}, ghosts: map[string]bool{}, claims: map[string]int{}, calls: map[callID]*call{}, tally: map[string]int{},
 	}
+	w.storage = storage(Setting{w.plan.maxRecords, w.plan.maxBytes, w.logger(tryID{}, "store", nil)})
 	w.front = newHost(w, "pay.example", 0)
 	w.bank = newHost(w, "bank.example", 1)
 	w.makeActions()
@@ -112,6 +115,7 @@ func (w *world) run() {
 	w.front.retire()
 	w.bank.retire()
 	w.left(before)
+	w.storage.Close()
 }
 
 // sleep waits, for as long as ctx lasts.

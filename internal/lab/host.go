@@ -19,23 +19,21 @@ import (
 // A host is a machine with a store. Its server process may die and be started
 // again; the store stays.
 type host struct {
-	w     *world
-	name  string
-	n     int
-	store *oncehttp.MemoryStore
+	w    *world
+	name string
+	n    int
 
 	mu     sync.Mutex
 	proc   *process
-	outs   []*client // of all its processes
+	procs  []*process // all there were
+	outs   []*client  // of all its processes
 	booted int
 	deaths int
 	closed bool // no process is started any more
 }
 
 func newHost(w *world, name string, n int) *host {
-	return &host{w: w, name: name, n: n, store: &oncehttp.MemoryStore{
-		MaxRecords: w.plan.maxRecords, MaxBytes: w.plan.maxBytes, Logger: w.logger(tryID{}, "store", nil),
-	}}
+	return &host{w: w, name: name, n: n}
 }
 
 // A process is one life of a host's server.
@@ -44,6 +42,10 @@ type process struct {
 	h    *host
 	n    int
 	gone chan struct{} // closed when it ends: none of its goroutines does anything after that
+
+	store   Store
+	forgets sync.Once // closes it
+
 	srv  *http.Server
 	stop func()
 	mws  []*oncehttp.Middleware
@@ -65,6 +67,12 @@ func (h *host) boot() {
 	}
 	h.booted++
 	p := &process{w: h.w, h: h, n: h.booted, gone: make(chan struct{}), served: map[*action]bool{}}
+	var err error
+	if p.store, err = h.w.storage.Open(h.name, h.w.logger(tryID{}, "store", p.dead)); err != nil {
+		h.w.broke(tryID{}, 4, "the store of %s cannot be opened: %v", h.name, err)
+		return
+	}
+	h.procs = append(h.procs, p)
 	p.routes()
 	p.srv = &http.Server{
 		Handler:  http.HandlerFunc(p.edge),
@@ -191,6 +199,7 @@ func (p *process) step(id tryID, n int, where string) {
 	reset := d.chance(0.5)
 	opened := p.opened
 	p.mu.Unlock()
+	p.store.Kill()
 	for _, c := range opened {
 		if reset {
 			c.Reset()
@@ -222,6 +231,7 @@ func (h *host) rollout() {
 	p.drain(ctx)
 	close(p.gone)
 	p.stop()
+	p.forgets.Do(p.store.Close)
 	h.boot()
 }
 
@@ -252,6 +262,11 @@ func (h *host) retire() {
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	p.drain(ctx)
-	p.stop()
+	if p != nil {
+		p.drain(ctx)
+		p.stop()
+	}
+	for _, p := range h.procs {
+		p.forgets.Do(p.store.Close)
+	}
 }

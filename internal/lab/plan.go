@@ -24,6 +24,7 @@ type plan struct {
 	network odds[netFault]
 	edge    odds[edgeFault]
 	store   odds[storeFault]
+	breaks  odds[storeBreak] // of stores that are Breakable
 	handler odds[deed]
 	slow    float64       // the share of handlers that take their time
 	slowest time.Duration // and how long at most
@@ -136,6 +137,7 @@ func newPlan(s seed) plan {
 	if d.chance(0.2) {
 		p.contend(&d)
 	}
+	p.breaks = draw(&d, 0.4, 0.15, storeBreaks...)
 	return p
 }
 
