@@ -17,9 +17,11 @@ test:
 	@scripts/test
 
 # Worlds in which everything goes wrong: SEEDS of them from FROM on, or the one of
-# SEED with its timeline. docs/laboratory.md says more.
+# SEED with its timeline. With STORE=sqlite, postgres or redis over that store.
+# docs/laboratory.md says more.
 lab:
-	@go test -count=1 -timeout=0 -v -run='^TestLab$$' ./internal/lab $(if $(SEED),-seed=$(SEED),-seeds=$(SEEDS) -from=$(FROM))
+	@go test -count=1 -timeout=0 -v $(if $(STORE),-run='^TestLab$$/^$(STORE)$$' ./bench/laboratory,-run='^TestLab$$' ./internal/lab) \
+		$(if $(SEED),-seed=$(SEED),-seeds=$(SEEDS) -from=$(FROM))
 
 # Whether the laboratory notices every mistake that it has to.
 mutants:

@@ -35,6 +35,7 @@ func mustClaim(t testing.TB, s oncehttp.Store, op oncehttp.Op, want oncehttp.Cla
 }
 
 func TestALostReplyDoesNoHarm(t *testing.T) {
+	t.Parallel()
 	pg := services.Postgres(t)
 	p := newProxy(t, pg.Addr())
 	dsn := strings.Replace(pg.DSN(pg.Database(t)), pg.Addr(), p.addr(), 1) + "&default_query_exec_mode=exec"
@@ -115,6 +116,7 @@ func TestAServerThatIsGoneIsAnErrorAndNothingMore(t *testing.T) {
 // Eight writers, a server that is killed under them, and callers that repeat with
 // the same Op what got no answer.
 func TestNoKeyRunsTwiceThoughTheServerIsKilled(t *testing.T) {
+	t.Parallel()
 	pg := services.Postgres(t, services.Private())
 	dsn := pg.DSN(pg.Database(t))
 	stores := []*pgstore.Store{

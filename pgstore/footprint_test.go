@@ -9,6 +9,7 @@ import (
 )
 
 func TestARecordWithoutABodyTakesAtMost400Bytes(t *testing.T) {
+	t.Parallel()
 	const records, limit = 100_000, 400
 	pg := services.Postgres(t)
 	db := pg.Database(t)

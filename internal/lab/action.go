@@ -35,6 +35,7 @@ type action struct {
 	effects   []effect
 	answers   []*call           // that were successes
 	claims    map[ask]bool      // what was asked by requests that acquired its key
+	granted   bool              // or perhaps by others: their process died, or their connection, before they knew
 	keys      map[string]string // what requests carried
 	confirmed time.Duration     // when a client was first told a success that is recorded
 	causes    [causes]int

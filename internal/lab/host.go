@@ -195,6 +195,9 @@ func (p *process) step(id tryID, n int, where string) {
 	close(p.gone)
 	for a := range p.served {
 		w.excuse(a, died)
+		if _, ok := p.store.(Breakable); ok { // what was on its way to it may arrive
+			w.doubt(a)
+		}
 	}
 	reset := d.chance(0.5)
 	opened := p.opened

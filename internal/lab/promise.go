@@ -122,18 +122,18 @@ func (w *world) reason(c *call) bool {
 				return true
 			}
 		}
-		return false
+		return a.granted
 	case "principal-changed":
 		for k := range a.claims {
 			if k.who != c.ask.who {
 				return true
 			}
 		}
-		return false
+		return a.granted
 	case "in-progress":
-		return a.claims[c.ask] && (a.confirmed == 0 || c.began <= a.confirmed)
+		return (a.claims[c.ask] || a.granted) && (a.confirmed == 0 || c.began <= a.confirmed)
 	case "outcome-unknown":
-		if !a.claims[c.ask] || a.confirmed > 0 && c.began > a.confirmed {
+		if !a.claims[c.ask] && !a.granted || a.confirmed > 0 && c.began > a.confirmed {
 			return false
 		}
 		if len(a.runs) == 0 {

@@ -289,14 +289,21 @@ func (s *shelf) mishap(a *arrival, method string, d *dice) (mend func()) {
 	}
 	what, mend := b.Break(f == breaksAfter)
 	w.did(a.id, "store", method+" "+what)
-	w.count("store: " + what)
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	for served := range s.p.served {
 		w.excuse(served, storeFailed)
 		w.excuse(served, unrecorded)
+		w.doubt(served)
 	}
 	return mend
+}
+
+// doubt notes that a claim for an action may have been granted, and nobody knows.
+func (w *world) doubt(a *action) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a.granted = true
 }
 
 // jump moves the stores' clocks on.
