@@ -213,9 +213,9 @@ var (
 //
 // The error is nil if there is an answer. Otherwise it is one of
 // [ErrPrincipalChanged], [ErrKeyReused], [ErrInProgress], [ErrOutcomeUnknown],
-// [ErrStoreUnavailable], [ErrFull] or [ErrResponseGone], possibly wrapped, or
-// what work itself returned: alone if the key was released, else joined with
-// ErrOutcomeUnknown. A field or an op that makes no sense is an error that names it.
+// [ErrStoreUnavailable], [ErrFull], [ErrRolledBack] or [ErrResponseGone], possibly
+// wrapped, or what work itself returned: alone if the key was released, else joined
+// with ErrOutcomeUnknown. A field or an op that makes no sense is an error that names it.
 func (o *Once) Do(ctx context.Context, op Op, work func(ctx context.Context) (head, body []byte, err error)) (Answer, error) {
 	if work == nil {
 		return Answer{Kind: OutcomeRefused}, errors.New("oncehttp: Once.Do: work is nil")
@@ -603,94 +603,6 @@ func (o *Once) afterLoss(r *run) (Answer, error) {
 		}
 		return Answer{Kind: OutcomeUnknown}, fmt.Errorf("%w: the claim was lost while it ran", ErrOutcomeUnknown)
 	}
-}
-
-// transact runs the work inside a transaction of the store. There is no
-// heartbeat: the transaction holds the claim, and a crash rolls it back.
-func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
-	r.transaction = true
-	r.startWithin()
-	var v verdict
-	started, returned := false, false
-	a.Holder = r.holder
-	defer func() {
-		if started && !returned {
-			// A panic of the work itself goes on. Nothing was committed, since
-			// only the work's return could have asked for it.
-			r.finish()
-			o.undo(r, untilDone)
-			r.died, r.fate = true, Answer{Kind: OutcomeReleased, Holder: r.holder}
-			return
-		}
-		if p := recover(); p != nil {
-			r.finish()
-			a, err = o.transacted(r, a, v, started, o.panicked("Transact", p))
-		}
-	}()
-	err = t.Transact(r, r.op, o.keep(), func(ctx context.Context) (head, body []byte, commit bool) {
-		if started { // it was rolled back: what it said counts no more
-			r.saidRelease.Store(false)
-			r.saidUnknown.Store(false)
-		}
-		started, returned = true, false
-		a.Head, a.Body, v = w.run(ctx)
-		returned = true
-		return a.Head, a.Body, v == verdictRecord
-	})
-	r.finish()
-	return o.transacted(r, a, v, started, err)
-}
-
-// transacted answers for a transaction that ended with err.
-func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) (Answer, error) {
-	switch {
-	case err == nil && v == verdictRecord:
-		a.Kind, a.Recorded = OutcomeRan, true
-		return a, nil
-	case err == nil && v == verdictFree:
-		a.Kind = OutcomeReleased
-		o.rooms.released(r.op.Key)
-		return a, nil
-	case err == nil && v == verdictUnknown:
-		// The rollback has freed the key. What the work did outside of the
-		// transaction is what it cannot tell, so the key is made an orphan.
-		a.Kind = OutcomeUnknown
-		r.tookOver = true
-		r.log(slog.LevelError, "oncehttp: the outcome of work is unknown; its key is an orphan until somebody finds out what happened")
-		if c, err := o.claim(r.call(o.patience()), r.op, false); err != nil || c.Status == ClaimAcquired {
-			o.giveBack(r)
-		}
-		return a, nil
-	case err == nil:
-		err = errors.New("oncehttp: store: Transact returned nil without running the work")
-	}
-
-	own := a
-	a.Head, a.Body = nil, nil
-	switch {
-	case !started && errors.Is(err, ErrClaimLost):
-		a.Kind = OutcomeRefused
-		return a, ErrInProgress
-	case !started:
-		r.log(slog.LevelWarn, "oncehttp: the store cannot begin a transaction; the work was not started", "err", err)
-		o.undo(r, untilDone)
-		a.Kind = OutcomeRefused
-		return a, fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
-	case v == verdictFree && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrOutcomeUnknown):
-		// No commit was asked for, so there was none.
-		r.log(slog.LevelWarn, "oncehttp: the store failed to roll a transaction back; trying to free its key", "err", err)
-		o.undo(r, untilDone)
-		own.Kind = OutcomeReleased
-		return own, nil
-	}
-	r.log(slog.LevelError, "oncehttp: the store cannot tell whether a transaction was committed; its key is an orphan until somebody finds out", "err", err)
-	r.tookOver = true
-	o.undo(r, untilDone)
-	a.Kind = OutcomeUnknown
-	if errors.Is(err, ErrOutcomeUnknown) {
-		return a, err
-	}
-	return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 }
 
 // Drain waits until no function runs and nothing is left to tell the store, or

@@ -123,6 +123,8 @@ type transacting struct {
 	*MemoryStore
 	txFaults
 
+	end TxEnd // that work asked for last
+
 	mu     sync.Mutex
 	writes []string // what was committed
 }
@@ -145,7 +147,7 @@ func write(ctx context.Context, s string) {
 	t.writes = append(t.writes, s)
 }
 
-func (s *transacting) Transact(ctx context.Context, op Op, keep time.Duration, work func(context.Context) ([]byte, []byte, bool)) error {
+func (s *transacting) Transact(ctx context.Context, op Op, keep time.Duration, work func(context.Context) ([]byte, []byte, TxEnd)) error {
 	if s.begin != nil {
 		return s.begin
 	}
@@ -159,12 +161,17 @@ func (s *transacting) Transact(ctx context.Context, op Op, keep time.Duration, w
 			s.Release(context.WithoutCancel(ctx), op)
 		}
 	}()
-	head, body, commit := work(context.WithValue(ctx, txKey{}, t))
+	head, body, end := work(context.WithValue(ctx, txKey{}, t))
+	s.end = end
 	if s.panics {
 		committed = true
 		panic("a store's secret")
 	}
-	if !commit {
+	if end == TxUnknown && s.undo == nil {
+		committed = true
+		return s.Renew(context.WithoutCancel(ctx), op, 0)
+	}
+	if end != TxCommit {
 		return s.undo
 	}
 	if s.commit != nil {

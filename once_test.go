@@ -1270,6 +1270,11 @@ func TestOnceRunsWorkWithinAStoresTransaction(t *testing.T) {
 		}, OutcomeUnknown, ErrOutcomeUnknown, ClaimOrphaned, 0},
 		{"a store that cannot begin refuses", txFaults{begin: errStore}, nil, OutcomeRefused, ErrStoreUnavailable, 0, 0},
 		{"a claim lost before the work is somebody else's", txFaults{begin: ErrClaimLost}, nil, OutcomeRefused, ErrInProgress, ClaimRunning, 0},
+		{"Unknown leaves an orphan also when the store fails to make it one", txFaults{undo: errStore}, func(ctx context.Context) ([]byte, []byte, error) {
+			Unknown(ctx)
+			return nil, nil, nil
+		}, OutcomeUnknown, ErrOutcomeUnknown, ClaimOrphaned, 0},
+		{"a commit that was refused for certain frees the key", txFaults{commit: fmt.Errorf("constraint: %w", ErrRolledBack)}, ok, OutcomeReleased, ErrRolledBack, 0, 0},
 		{"a commit that nobody knows of is unknown", txFaults{commit: ErrOutcomeUnknown}, ok, OutcomeUnknown, ErrOutcomeUnknown, 0, 0},
 		{"any other error of a commit is no better", txFaults{commit: errStore}, ok, OutcomeUnknown, ErrOutcomeUnknown, 0, 0},
 		{"a commit whose reply was lost is unknown here and done there", txFaults{lose: ErrOutcomeUnknown}, ok, OutcomeUnknown, ErrOutcomeUnknown, ClaimDone, 1},
@@ -1307,6 +1312,70 @@ func TestOnceRunsWorkWithinAStoresTransaction(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Between a rollback and a later claim somebody else could run.
+func TestOnceLeavesItToTheTransactionToMakeAnOrphan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &transacting{MemoryStore: &MemoryStore{}}
+		o := &Once{Store: s, Logger: quiet}
+		o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
+			Unknown(ctx)
+			return nil, nil, nil
+		})
+		if s.end != TxUnknown {
+			t.Errorf("the store was asked for %v, want %v", s.end, TxUnknown)
+		}
+	})
+}
+
+// What an earlier holder did is still unknown when the one who took over did nothing.
+func TestOnceDoesNotFreeAKeyThatWasTakenOverInATransaction(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		txFaults
+		work func(ctx context.Context) ([]byte, []byte, error)
+		want error
+	}{
+		{"work fails", txFaults{}, func(context.Context) ([]byte, []byte, error) { return nil, nil, errStore }, errStore},
+		{"the commit is refused", txFaults{commit: ErrRolledBack}, ok, ErrRolledBack},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &transacting{MemoryStore: &MemoryStore{}, txFaults: tt.txFaults}
+				o := &Once{Store: s, Orphan: OrphanRerun, Logger: quiet}
+				o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
+					Unknown(ctx)
+					return nil, nil, nil
+				})
+				a, err := o.Do(t.Context(), Op{Key: "k"}, tt.work)
+				if a.Kind != OutcomeReleased || !errors.Is(err, tt.want) || a.Holder != 2 {
+					t.Errorf("%v by holder %d, %v; want released by 2 and %v", a.Kind, a.Holder, err, tt.want)
+				}
+				o.Drain(t.Context())
+				if got := status(t, s.MemoryStore, "k"); got != ClaimOrphaned {
+					t.Errorf("the key is %v, want an orphan", got)
+				}
+			})
+		})
+	}
+}
+
+func TestOnceKeepsTheWordOfWorkThatPanicsInATransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &transacting{MemoryStore: &MemoryStore{}}
+		o := &Once{Store: s, Logger: quiet}
+		func() {
+			defer func() { recover() }()
+			o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
+				Unknown(ctx)
+				panic("boom")
+			})
+		}()
+		if got := status(t, s.MemoryStore, "k"); got != ClaimOrphaned {
+			t.Errorf("the key is %v, want an orphan: nobody can tell what the work did elsewhere", got)
+		}
+	})
 }
 
 func TestOnceLetsAPanicRollTheTransactionBack(t *testing.T) {

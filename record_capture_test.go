@@ -771,6 +771,15 @@ func TestCaptureHoldsEverythingWithinATransaction(t *testing.T) {
 		t.Errorf("%+v, writes %v", first, store.writes)
 	}
 	wantProblem(t, s.post(t, "/", "k"), "response-gone", 409, false, false, "applied")
+	// A commit that was refused for certain is asked for again.
+	store.commit = ErrRolledBack
+	refused := s.post(t, "/", "k1")
+	wantProblem(t, refused, "rolled-back", 503, true, false, "unknown")
+	if refused.header.Get("Retry-After") != "1" {
+		t.Errorf("Retry-After is %q", refused.header.Get("Retry-After"))
+	}
+	store.commit = nil
+	wantFirst(t, s.post(t, "/", "k1"))
 	// And not before it.
 	store.commit = ErrOutcomeUnknown
 	wantProblem(t, s.post(t, "/", "k2"), "outcome-unknown", 409, false, false, "unknown")

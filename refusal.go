@@ -17,8 +17,8 @@ type Refusal struct {
 	// Type names the refusal: urn:oncehttp: and one of missing-key,
 	// malformed-key, body-too-large, body-unreadable, body-consumed,
 	// upgrade-refused, scope-failed, principal-changed, key-reused,
-	// response-gone, in-progress, outcome-unknown, store-unavailable,
-	// store-full.
+	// response-gone, in-progress, outcome-unknown, rolled-back,
+	// store-unavailable, store-full.
 	Type string
 
 	// Status is the HTTP status.
@@ -201,6 +201,11 @@ func refuse(err error) *Refusal {
 		p.Type, p.Status, p.RetryAfter = "in-progress", http.StatusConflict, time.Second
 		p.Title = "A request with this idempotency key is still running"
 		p.Detail = "Send the same request with the same key again later; it will be answered with the response of the one that runs. A new key would do it twice."
+		p.RetrySameKey = true
+	case errors.Is(err, ErrRolledBack):
+		p.Type, p.Status, p.RetryAfter = "rolled-back", http.StatusServiceUnavailable, time.Second
+		p.Title = "The work was done and then rolled back"
+		p.Detail = "The database did not commit what this request wrote, and nothing of it is there. Send the same request with the same key again; it will be run again."
 		p.RetrySameKey = true
 	case errors.Is(err, ErrFull):
 		p.Type, p.Status, p.RetryAfter = "store-full", http.StatusServiceUnavailable, 30*time.Second

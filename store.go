@@ -221,16 +221,56 @@ var (
 type Transactor interface {
 	// Transact runs work inside a transaction in which op.Token's claim is
 	// locked and verified. The context given to work carries the transaction.
-	// When work returns commit true, its head and body are recorded as by
-	// Complete in the same transaction; otherwise everything is rolled back
-	// and the key is freed. Transact returns [ErrClaimLost] when the claim was
-	// lost before work started, and [ErrOutcomeUnknown] when it cannot learn
-	// whether the commit took effect; in both cases the caller must not
-	// deliver work's answer. A token that has completed its record has lost
-	// the claim in this sense: work is not run twice. A panic of work rolls
-	// back, frees the key and goes on.
-	Transact(ctx context.Context, op Op, keep time.Duration, work func(ctx context.Context) (head, body []byte, commit bool)) error
+	// When work returns [TxCommit], its head and body are recorded as by
+	// Complete in the same transaction. Otherwise everything is rolled back,
+	// and the key is freed, or after [TxUnknown] becomes an orphan. Transact
+	// returns [ErrClaimLost] when the claim was lost before work started,
+	// [ErrRolledBack] when a commit was asked for and everything was rolled
+	// back, and [ErrOutcomeUnknown] when it cannot learn whether the commit
+	// took effect; in all three cases the caller must not deliver work's
+	// answer.
+	//
+	// A token that has completed its record has lost the claim in this sense:
+	// work is not run twice. A panic of work rolls back, frees the key and
+	// goes on. A store may run work again when its transaction was rolled back
+	// for a reason that may not come back, unless work returned TxUnknown.
+	Transact(ctx context.Context, op Op, keep time.Duration, work func(ctx context.Context) (head, body []byte, end TxEnd)) error
 }
+
+// A TxEnd is how work that a [Transactor] runs wants its transaction to end. A
+// store takes a value that is none of these for TxRollback.
+type TxEnd int
+
+const (
+	// TxRollback: everything is rolled back and the key is freed.
+	TxRollback TxEnd = iota
+	// TxCommit: head and body are recorded as by Complete, and committed
+	// together with what work wrote.
+	TxCommit
+	// TxUnknown: everything is rolled back and the key becomes an orphan, as
+	// by a Renew of zero, because work may have done something that no
+	// rollback undoes. Nobody else gets the key in between.
+	TxUnknown
+)
+
+// String returns the end in lower case.
+func (e TxEnd) String() string {
+	switch e {
+	case TxRollback:
+		return "rollback"
+	case TxCommit:
+		return "commit"
+	case TxUnknown:
+		return "unknown"
+	}
+	return "invalid transaction end"
+}
+
+// ErrRolledBack says that work ran inside a transaction and asked for a commit,
+// but everything was rolled back: nothing that it wrote there exists, and its key
+// is free, at the latest when its token releases it. The same call with the same
+// key can be made again.
+var ErrRolledBack = errors.New("oncehttp: the transaction was rolled back; nothing that was written in it exists, and the key is free")
 
 // ErrOutcomeUnknown says that work was started and nobody knows how it ended.
 var ErrOutcomeUnknown = errors.New("oncehttp: the outcome is unknown: work under this key started and nobody recorded how it ended")

@@ -34,11 +34,16 @@ type session interface {
 	querier
 	// begin starts a transaction.
 	begin(ctx context.Context, how string) error
+	// then runs a statement that returns at most one row, and another one that
+	// returns none, before or after it: in one round trip where that can be done.
+	then(ctx context.Context, sql string, args []any, dest any, before, after string) (found bool, err error)
 	// run calls work with a context that carries the transaction.
 	run(ctx context.Context, work func(ctx context.Context)) error
 	// mishap returns the error for which the transaction can only be rolled
 	// back and run again: the one that a statement of work met, or nil.
 	mishap() error
+	// ended reports whether the transaction is known to have ended already.
+	ended() bool
 	commit(ctx context.Context) error
 	// rollback rolls back or, where that cannot be done, ends the connection,
 	// by which the server does.
@@ -128,6 +133,34 @@ func (p *poolSession) begin(ctx context.Context, how string) (err error) {
 	return err
 }
 
+func (p *poolSession) then(ctx context.Context, sql string, args []any, dest any, before, after string) (bool, error) {
+	return together(ctx, p.c.Conn(), sql, args, dest, before, after)
+}
+
+// together runs a statement, and those before and after it that are not "", in
+// one round trip.
+func together(ctx context.Context, conn *pgx.Conn, sql string, args []any, dest any, before, after string) (yes bool, err error) {
+	b := new(pgx.Batch)
+	if before != "" {
+		b.Queue(before)
+	}
+	b.Queue(sql, args...)
+	if after != "" {
+		b.Queue(after)
+	}
+	results := conn.SendBatch(ctx, b)
+	if before != "" {
+		_, err = results.Exec()
+	}
+	if err == nil {
+		yes, err = found(results.QueryRow().Scan(dest))
+	}
+	if closed := results.Close(); err == nil {
+		err = closed
+	}
+	return yes && err == nil, err
+}
+
 func (p *poolSession) run(ctx context.Context, work func(ctx context.Context)) error {
 	work(context.WithValue(ctx, txKey{}, &workTx{p.tx, &p.w}))
 	return nil
@@ -139,6 +172,11 @@ func (p *poolSession) mishap() error {
 	}
 	return p.w.seen()
 }
+
+func (p *poolSession) ended() bool { return isIdle(p.c.Conn()) }
+
+// isIdle reports whether a connection that is open has no transaction.
+func isIdle(conn *pgx.Conn) bool { return !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' }
 
 func (p *poolSession) commit(ctx context.Context) error { return p.tx.Commit(ctx) }
 

@@ -22,6 +22,7 @@ const (
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	failedTransaction    = "25P02"
+	noSavepoint          = "3B001" // work has ended the transaction, and begun another
 )
 
 // disconnected reports whether err is of the connection and not of a statement.

@@ -93,6 +93,22 @@ func (s *sqlSession) begin(ctx context.Context, how string) error {
 	return err
 }
 
+func (s *sqlSession) then(ctx context.Context, q string, args []any, dest any, before, after string) (yes bool, err error) {
+	if conn := pgxConn(s.c); conn != nil {
+		return together(ctx, conn, q, args, dest, before, after)
+	}
+	if before != "" {
+		_, err = s.c.ExecContext(ctx, before)
+	}
+	if err == nil {
+		yes, err = s.row(ctx, q, args, dest)
+	}
+	if err == nil && after != "" {
+		_, err = s.c.ExecContext(ctx, after)
+	}
+	return yes && err == nil, err
+}
+
 // run gives work a *sql.Tx on the connection. It comes from a database of its own
 // that has just this connection, and whose transactions begin and end nothing.
 func (s *sqlSession) run(ctx context.Context, work func(ctx context.Context)) error {
@@ -119,6 +135,11 @@ func (s *sqlSession) mishap() error {
 		return nil
 	}
 	return s.w.seen()
+}
+
+func (s *sqlSession) ended() bool {
+	conn := pgxConn(s.c)
+	return conn != nil && isIdle(conn)
 }
 
 func (s *sqlSession) commit(ctx context.Context) error {

@@ -69,6 +69,12 @@ func TestTheStoreKeepsItsContract(t *testing.T) {
 						t.Cleanup(s.Close)
 						return s
 					},
+					// After a statement that fails the server commits nothing.
+					RefuseCommit: func(ctx context.Context) {
+						if inTx(ctx, "select 1 / 0") == nil {
+							t.Error("a division by zero is no error")
+						}
+					},
 					Unit: unit,
 				})
 			})

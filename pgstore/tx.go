@@ -233,8 +233,19 @@ func (t *TxStore) lock(ctx context.Context, sess session, op *oncehttp.Op) (bool
 	if err := sess.begin(ctx, t.tx.begin()); err != nil {
 		return false, err
 	}
-	return t.locks(ctx, sess, op)
+	var yes bool
+	return sess.then(ctx, t.sql.lock, []any{rowID(op.Key), packToken(op.Token)}, &yes, "", sqlMark)
 }
+
+// What work does is undone by a savepoint where its key must not be free for a
+// moment. The savepoint comes after the lock, which it would undo otherwise, and
+// is released before the record is written: two transaction ids that lock and
+// change one row would cost a third, of those that the server is thrifty with.
+const (
+	sqlMark   = "SAVEPOINT oncehttp_work"
+	sqlUnmark = "RELEASE SAVEPOINT oncehttp_work"
+	sqlUndo   = "ROLLBACK TO SAVEPOINT oncehttp_work"
+)
 
 // locks locks the row in a session's transaction, if it is the token's and nobody
 // else has locked it.
@@ -406,11 +417,6 @@ func (t *TxStore) Close() {
 	t.Store.Close()
 }
 
-// ErrRolledBack says that work had run and wanted its writes to be committed, but
-// the server rolled them back. Nothing of them is there and the key is free, so
-// that a repeat runs again.
-var ErrRolledBack = errors.New("pgstore: the transaction was rolled back; nothing that work wrote is there, and the key is free")
-
 var errEndsWithWork = errors.New("pgstore: the transaction ends with the work: return from it instead")
 
 // Transact implements [oncehttp.Transactor]. When the server rolls a transaction
@@ -419,10 +425,10 @@ var errEndsWithWork = errors.New("pgstore: the transaction ends with the work: r
 // nobody else gets the key meanwhile. A deadlock that work survives by a savepoint
 // is its own affair.
 //
-// Its errors are ErrClaimLost and ErrOutcomeUnknown, as the contract says,
-// [ErrRolledBack], and those of the server when work was not started, or was
-// rolled back and its key could not be freed yet.
-func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(ctx context.Context) (head, body []byte, commit bool)) error {
+// Its errors are ErrClaimLost, ErrRolledBack and ErrOutcomeUnknown, as the contract
+// says, and those of the server when work was not started, or was rolled back and its
+// key could not be given up yet.
+func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd)) error {
 	if err := checkComplete(&op, keep); err != nil {
 		return err
 	}
@@ -444,7 +450,7 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 		if sess == nil {
 			if sess, err = t.relock(ctx, &op); err != nil {
 				if run > 1 {
-					return fmt.Errorf("%w: it could not be run again: %w", ErrRolledBack, err)
+					return fmt.Errorf("%w: it could not be run again: %w", oncehttp.ErrRolledBack, err)
 				}
 				return err
 			}
@@ -454,6 +460,12 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 			return err
 		}
 		sess = nil
+		// Whoever won a deadlock needs a moment to take the rows that this one
+		// had: else both meet again, in the same way.
+		if t.breathe(ctx, run+5) != nil {
+			t.free(&op)
+			return fmt.Errorf("%w: there was no time left to run again", oncehttp.ErrRolledBack)
+		}
 	}
 }
 
@@ -497,9 +509,10 @@ func (t *TxStore) relock(ctx context.Context, op *oncehttp.Op) (session, error) 
 
 // attempt runs work once. again: it was rolled back for a reason that may not come
 // back, and may run again.
-func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, keep time.Duration, work func(context.Context) ([]byte, []byte, bool), more bool) (again bool, err error) {
+func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, keep time.Duration, work func(context.Context) ([]byte, []byte, oncehttp.TxEnd), more bool) (again bool, err error) {
 	var head, body []byte
-	commit, returned := false, false
+	var end oncehttp.TxEnd
+	returned := false
 	defer func() {
 		sess.release()
 		if !returned { // it panicked: nothing of it may stay
@@ -507,7 +520,7 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 		}
 	}()
 	err = sess.run(ctx, func(ctx context.Context) {
-		head, body, commit = work(ctx)
+		head, body, end = work(ctx)
 		returned = true
 	})
 	if err != nil {
@@ -517,7 +530,12 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 	more = more && ctx.Err() == nil
 
 	mishap := sess.mishap()
-	if !commit {
+	switch {
+	case sess.ended():
+		return false, t.endedEarly(ctx, sess, op)
+	case end == oncehttp.TxUnknown: // also after a mishap: what it did elsewhere must not be done again
+		return false, t.orphan(ctx, sess, op)
+	case end != oncehttp.TxCommit:
 		sess.release()
 		if mishap != nil && more {
 			return true, nil
@@ -528,7 +546,7 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.tx.settling())
 	defer cancel()
 	var notified, asked bool
-	found, err := sess.row(cctx, t.sql.record, []any{rowID(op.Key), packToken(op.Token), head, body, micros(keep)}, &notified)
+	found, err := sess.then(cctx, t.sql.record, []any{rowID(op.Key), packToken(op.Token), head, body, micros(keep)}, &notified, sqlUnmark, "")
 	if err == nil && !found {
 		err = errors.New("pgstore: the claim's row is gone, although it was locked: did work change the table of records?")
 	}
@@ -540,6 +558,8 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 	case err == nil:
 		t.waits.wake(op.Key)
 		return false, nil
+	case !asked && state(err) == noSavepoint:
+		return false, t.endedEarly(ctx, sess, op)
 	case asked && unsure(err):
 		sess.release()
 		switch committed, known := t.settle(ctx, op); {
@@ -563,9 +583,69 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 	}
 	sess.release()
 	if ferr := t.free(op); ferr != nil {
-		return false, fmt.Errorf("%w: %w (and the key is free only when the server notices: %w)", ErrRolledBack, err, ferr)
+		return false, fmt.Errorf("%w: %w (and the key is free only when the server notices: %w)", oncehttp.ErrRolledBack, err, ferr)
 	}
-	return false, fmt.Errorf("%w: %w", ErrRolledBack, err)
+	return false, fmt.Errorf("%w: %w", oncehttp.ErrRolledBack, err)
+}
+
+var errEndedEarly = fmt.Errorf("%w: the transaction ended before the work did: it executed COMMIT or ROLLBACK", oncehttp.ErrOutcomeUnknown)
+
+// orphan undoes what work did and makes an orphan of its key, in one. If the
+// connection is lost, it does the second on another one: then somebody else may have
+// got the key in between.
+func (t *TxStore) orphan(ctx context.Context, sess session, op *oncehttp.Op) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.tx.settling())
+	defer cancel()
+	_, err := sess.row(ctx, sqlUndo, nil)
+	if err == nil {
+		err = t.orphans(ctx, sess, op)
+	}
+	if err == nil {
+		return nil
+	}
+	sess.release()
+	if again := t.orphanLater(ctx, op); again != nil {
+		return fmt.Errorf("pgstore: what work did was rolled back, but its key could not be made an orphan: %w; and then: %w", err, again)
+	}
+	return nil
+}
+
+// orphanLater makes an orphan of a key whose transaction is over.
+func (t *TxStore) orphanLater(ctx context.Context, op *oncehttp.Op) error {
+	sess, err := t.relock(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer sess.release()
+	return t.orphans(ctx, sess, op)
+}
+
+// endedEarly is for a transaction that work has ended, with what it had written by
+// then: nobody can tell what that was.
+func (t *TxStore) endedEarly(ctx context.Context, sess session, op *oncehttp.Op) error {
+	sess.release()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.tx.settling())
+	defer cancel()
+	if err := t.orphanLater(ctx, op); err != nil {
+		return fmt.Errorf("%w (and its key could not be made an orphan: %w)", errEndedEarly, err)
+	}
+	return errEndedEarly
+}
+
+// orphans makes an orphan of a key whose row a session has locked.
+func (t *TxStore) orphans(ctx context.Context, sess session, op *oncehttp.Op) error {
+	var notified bool
+	found, err := sess.row(ctx, t.sql.renew, []any{rowID(op.Key), packToken(op.Token), int64(0)}, &notified)
+	if err == nil && !found {
+		err = oncehttp.ErrClaimLost
+	}
+	if err == nil {
+		err = sess.commit(ctx)
+	}
+	if err == nil {
+		t.waits.wake(op.Key)
+	}
+	return err
 }
 
 // unsure reports whether an error in answer to a commit leaves open whether it

@@ -70,16 +70,23 @@ func both(t *testing.T, run func(t *testing.T, connect func(t testing.TB, dsn st
 	})
 }
 
-type work = func(ctx context.Context) (head, body []byte, commit bool)
+type work = func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd)
+
+func commitIf(ok bool) oncehttp.TxEnd {
+	if ok {
+		return oncehttp.TxCommit
+	}
+	return oncehttp.TxRollback
+}
 
 // pays is work that adds to an account and asks for a commit if that was done.
 func pays(id, cents int, ran *atomic.Int32) work {
-	return func(ctx context.Context) ([]byte, []byte, bool) {
+	return func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 		ran.Add(1)
 		if err := add(ctx, id, cents); err != nil {
-			return []byte("500"), nil, false
+			return []byte("500"), nil, oncehttp.TxRollback
 		}
-		return []byte("201"), []byte("paid"), true
+		return []byte("201"), []byte("paid"), oncehttp.TxCommit
 	}
 }
 
@@ -93,7 +100,7 @@ func TestWritesAndRecordAreCommittedTogetherOrNotAtAll(t *testing.T) {
 
 		op := newOp("committed")
 		mustClaim(t, s, op, oncehttp.ClaimAcquired)
-		err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+		err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 			if err := add(ctx, 1, 100); err != nil {
 				t.Error(err)
 			}
@@ -116,7 +123,7 @@ func TestWritesAndRecordAreCommittedTogetherOrNotAtAll(t *testing.T) {
 			if got := l.cents(t, 1); got != "0" {
 				t.Errorf("before the commit others see %s cents, want 0", got)
 			}
-			return []byte("201"), []byte("paid"), true
+			return []byte("201"), []byte("paid"), oncehttp.TxCommit
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -130,11 +137,11 @@ func TestWritesAndRecordAreCommittedTogetherOrNotAtAll(t *testing.T) {
 
 		op = newOp("rolled back")
 		mustClaim(t, s, op, oncehttp.ClaimAcquired)
-		err = s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+		err = s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 			if err := add(ctx, 2, 100); err != nil {
 				t.Error(err)
 			}
-			return []byte("503"), nil, false
+			return []byte("503"), nil, oncehttp.TxRollback
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -152,7 +159,7 @@ func TestWritesAndRecordAreCommittedTogetherOrNotAtAll(t *testing.T) {
 					t.Errorf("recovered %v, want what work panicked with", p)
 				}
 			}()
-			s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+			s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 				add(ctx, 3, 100)
 				panic("work")
 			})
@@ -178,7 +185,7 @@ func TestTheTransactionEndsWithTheWork(t *testing.T) {
 		s := connect(t, l.DSN(l.db))
 		op := newOp("key")
 		mustClaim(t, s, op, oncehttp.ClaimAcquired)
-		err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+		err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 			if err := add(ctx, 1, 100); err != nil {
 				t.Error(err)
 			}
@@ -197,7 +204,7 @@ func TestTheTransactionEndsWithTheWork(t *testing.T) {
 			if got := l.cents(t, 1); got != "0" {
 				t.Errorf("work could commit: others see %s cents", got)
 			}
-			return nil, nil, false
+			return nil, nil, oncehttp.TxRollback
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -223,7 +230,7 @@ func TestACrashFreesTheKeyAtOnce(t *testing.T) {
 		if _, err := crashing.Claim(context.Background(), op, time.Hour, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		err := crashing.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+		err := crashing.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 			if err := add(ctx, 1, 100); err != nil {
 				t.Error(err)
 			}
@@ -245,7 +252,7 @@ func TestACrashFreesTheKeyAtOnce(t *testing.T) {
 			if err := other.Transact(context.Background(), twin, keep, pays(1, 7, &ran)); err != nil {
 				t.Error(err)
 			}
-			return []byte("201"), nil, true
+			return []byte("201"), nil, oncehttp.TxCommit
 		})
 		if err == nil {
 			t.Error("Transact of a process that is cut off: got no error")
@@ -286,7 +293,7 @@ func TestALostAnswerToACommitIsSettled(t *testing.T) {
 		}{
 			{"the commit happened", losesReply, 1, 1, "100", nil, oncehttp.ClaimDone},
 			{"the commit did not happen, so the work runs again", losesRequest, 1, 2, "100", nil, oncehttp.ClaimDone},
-			{"the commit never happens, so the work is given up", losesRequest, 3, 3, "0", pgstore.ErrRolledBack, oncehttp.ClaimAcquired},
+			{"the commit never happens, so the work is given up", losesRequest, 3, 3, "0", oncehttp.ErrRolledBack, oncehttp.ClaimAcquired},
 			{"the commit happened and nobody can ask", losesReplyAndGoesDown, 1, 1, "100", oncehttp.ErrOutcomeUnknown, oncehttp.ClaimDone},
 			{"the commit did not happen and nobody can ask", goesDown, 1, 1, "0", oncehttp.ErrOutcomeUnknown, oncehttp.ClaimAcquired},
 		} {
@@ -335,7 +342,7 @@ func TestSerializationFailuresRunTheWorkAgain(t *testing.T) {
 				for i := range each {
 					op := newOp(fmt.Sprint(w, "/", i))
 					mustClaim(t, s, op, oncehttp.ClaimAcquired)
-					err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+					err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 						ran.Add(1)
 						// Reads one, writes it, and reports any error as its own
 						// failure, like most handlers.
@@ -354,10 +361,10 @@ func TestSerializationFailuresRunTheWorkAgain(t *testing.T) {
 							err = inTx(ctx, "update accounts set cents = $1 where id = 1", cents+1)
 						}
 						if err != nil {
-							return []byte("500"), nil, false
+							return []byte("500"), nil, oncehttp.TxRollback
 						}
 						answered.Add(1)
-						return []byte("201"), nil, true
+						return []byte("201"), nil, oncehttp.TxCommit
 					})
 					if err != nil {
 						t.Error(err)
@@ -392,9 +399,9 @@ func TestDeadlocksRunTheWorkAgainUnlessItRecovers(t *testing.T) {
 				wg.Go(func() {
 					op := newOp(fmt.Sprint(round, "/", w))
 					mustClaim(t, s, op, oncehttp.ClaimAcquired)
-					err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+					err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 						if err := add(ctx, 1+w, 1); err != nil {
-							return nil, nil, false
+							return nil, nil, oncehttp.TxRollback
 						}
 						if ran.Add(1) <= 2 {
 							// Both hold one row before either goes for the other.
@@ -403,7 +410,7 @@ func TestDeadlocksRunTheWorkAgainUnlessItRecovers(t *testing.T) {
 								time.Sleep(time.Millisecond)
 							}
 						}
-						return nil, nil, add(ctx, 2-w, 1) == nil
+						return nil, nil, commitIf(add(ctx, 2-w, 1) == nil)
 					})
 					if err != nil {
 						t.Error(err)
@@ -442,14 +449,14 @@ func TestWorkThatGivesUpIsNotRunAgain(t *testing.T) {
 			{"a serialization failure that work does not look at", func(ctx context.Context) bool {
 				inTx(ctx, fail("40001"))
 				return true
-			}, 3, pgstore.ErrRolledBack, oncehttp.ClaimAcquired},
+			}, 3, oncehttp.ErrRolledBack, oncehttp.ClaimAcquired},
 			{"another error", func(ctx context.Context) bool {
 				return add(ctx, 1, -5000) == nil
 			}, 1, nil, oncehttp.ClaimAcquired},
 			{"another error that work does not look at", func(ctx context.Context) bool {
 				add(ctx, 1, -5000)
 				return true
-			}, 1, pgstore.ErrRolledBack, oncehttp.ClaimAcquired},
+			}, 1, oncehttp.ErrRolledBack, oncehttp.ClaimAcquired},
 			{"a deadlock from which work recovers", func(ctx context.Context) bool {
 				if err := inTx(ctx, "savepoint here"); err != nil {
 					return false
@@ -464,9 +471,9 @@ func TestWorkThatGivesUpIsNotRunAgain(t *testing.T) {
 				op := newOp(v.name)
 				mustClaim(t, s, op, oncehttp.ClaimAcquired)
 				var ran atomic.Int32
-				err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+				err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 					ran.Add(1)
-					return nil, nil, v.work(ctx)
+					return nil, nil, commitIf(v.work(ctx))
 				})
 				if !errors.Is(err, v.err) {
 					t.Errorf("got error %v, want %v", err, v.err)
@@ -480,26 +487,143 @@ func TestWorkThatGivesUpIsNotRunAgain(t *testing.T) {
 	})
 }
 
-func TestAnUnknownOutcomeIsKeptAsAnOrphan(t *testing.T) {
+// No other process may get the key between the rollback and the orphan, because
+// it would do again what work did elsewhere. It would get it at once: the claim is
+// old, so that only the lock says that it runs.
+func TestAnUnknownOutcomeIsNeverFreeForAMoment(t *testing.T) {
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		s, other := connect(t, l.DSN(l.db)), connect(t, l.DSN(l.db))
+		for _, v := range []struct {
+			name string
+			work func(ctx context.Context) error
+		}{
+			{"work wrote", func(ctx context.Context) error { return add(ctx, 1, 100) }},
+			{"a statement of work failed", func(ctx context.Context) error {
+				if inTx(ctx, "select 1 / 0") == nil {
+					return errors.New("a division by zero is no error")
+				}
+				return nil
+			}},
+			{"work met a serialization failure, and is not run again", func(ctx context.Context) error {
+				if inTx(ctx, "do $$ begin raise exception 'made up' using errcode = '40001'; end $$") == nil {
+					return errors.New("no serialization failure")
+				}
+				return nil
+			}},
+		} {
+			t.Run(v.name, func(t *testing.T) {
+				op := newOp(v.name)
+				mustClaim(t, s, op, oncehttp.ClaimAcquired)
+				var ended atomic.Bool
+				var asked atomic.Int32
+				var twins sync.WaitGroup
+				defer twins.Wait()
+				defer ended.Store(true)
+				err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
+					if err := v.work(ctx); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(300 * time.Millisecond) // the claim is old
+					for range 3 {
+						twins.Go(func() {
+							for !ended.Load() {
+								c, err := other.Claim(context.Background(), newOp(op.Key), lease, keep)
+								if err != nil || c.Status != oncehttp.ClaimRunning && c.Status != oncehttp.ClaimOrphaned {
+									t.Errorf("a twin gets %v, %v", c.Status, err)
+									return
+								}
+								asked.Add(1)
+							}
+						})
+					}
+					for asked.Load() < 10 {
+						time.Sleep(time.Millisecond)
+					}
+					return nil, nil, oncehttp.TxUnknown
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				mustClaim(t, other, newOp(op.Key), oncehttp.ClaimOrphaned)
+				ended.Store(true)
+				twins.Wait()
+				if got := l.cents(t, 1); got != "0" {
+					t.Errorf("got %s cents, want 0: what work wrote is rolled back", got)
+				}
+				if err := other.Resolve(context.Background(), op.Key, oncehttp.Resolution{Applied: true, Head: []byte("by hand")}); err != nil {
+					t.Error(err)
+				}
+				mustClaim(t, s, newOp(op.Key), oncehttp.ClaimDone)
+			})
+		}
+	})
+}
+
+// When the connection is lost the server rolls back, and the lock is gone. The key
+// becomes an orphan all the same, on another connection.
+func TestAnUnknownOutcomeOutlivesItsConnection(t *testing.T) {
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		p := newProxy(t, l.Addr())
+		s := connect(t, throughProxy(l, p))
+		op := newOp("key")
+		mustClaim(t, s, op, oncehttp.ClaimAcquired)
+		var ran atomic.Int32
+		err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
+			ran.Add(1)
+			if err := add(ctx, 1, 100); err != nil {
+				t.Error(err)
+			}
+			p.breakAll(false)
+			return nil, nil, oncehttp.TxUnknown
+		})
+		if err != nil || ran.Load() != 1 {
+			t.Errorf("%v, ran %d times; want no error, once", err, ran.Load())
+		}
+		mustClaim(t, connect(t, l.DSN(l.db)), newOp("key"), oncehttp.ClaimOrphaned)
+		if got := l.cents(t, 1); got != "0" {
+			t.Errorf("got %s cents, want 0", got)
+		}
+	})
+}
+
+func TestWorkThatEndsTheTransactionIsUnknown(t *testing.T) {
 	pg := services.Postgres(t)
 	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
 		l := newLedger(t, pg)
 		s := connect(t, l.DSN(l.db))
-		op := newOp("key")
-		mustClaim(t, s, op, oncehttp.ClaimAcquired)
-		// Work that did something elsewhere and cannot tell: what a Once does.
-		if err := s.Transact(context.Background(), op, keep, func(context.Context) ([]byte, []byte, bool) { return nil, nil, false }); err != nil {
-			t.Fatal(err)
+		for _, v := range []struct {
+			statements []string
+			end        oncehttp.TxEnd
+		}{
+			{[]string{"commit"}, oncehttp.TxCommit},
+			{[]string{"commit"}, oncehttp.TxRollback},
+			{[]string{"commit", "begin"}, oncehttp.TxCommit},
+			{[]string{"rollback"}, oncehttp.TxCommit},
+		} {
+			op := newOp(fmt.Sprint(v))
+			mustClaim(t, s, op, oncehttp.ClaimAcquired)
+			var ran atomic.Int32
+			err := s.Transact(context.Background(), op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
+				ran.Add(1)
+				if err := add(ctx, 1, 100); err != nil {
+					t.Error(err)
+				}
+				for _, q := range v.statements {
+					if err := inTx(ctx, q); err != nil {
+						t.Error(err)
+					}
+				}
+				return nil, nil, v.end
+			})
+			if !errors.Is(err, oncehttp.ErrOutcomeUnknown) || ran.Load() != 1 {
+				t.Errorf("%v and %v: got error %v after %d runs, want ErrOutcomeUnknown after 1", v.statements, v.end, err, ran.Load())
+			}
+			mustClaim(t, s, newOp(op.Key), oncehttp.ClaimOrphaned)
 		}
-		mustClaim(t, s, op, oncehttp.ClaimAcquired)
-		if err := s.Renew(context.Background(), op, 0); err != nil {
-			t.Fatal(err)
-		}
-		mustClaim(t, s, newOp("key"), oncehttp.ClaimOrphaned)
-		if err := s.Resolve(context.Background(), "key", oncehttp.Resolution{Applied: true, Head: []byte("by hand")}); err != nil {
-			t.Fatal(err)
-		}
-		mustClaim(t, s, newOp("key"), oncehttp.ClaimDone)
 	})
 }
 
@@ -548,10 +672,10 @@ func TestExactlyOnceThoughConnectionsBreak(t *testing.T) {
 							break
 						}
 						if c.Status == oncehttp.ClaimAcquired {
-							err = s.Transact(ctx, op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+							err = s.Transact(ctx, op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 								err := add(ctx, 1, 1)
 								time.Sleep(2 * time.Millisecond)
-								return []byte("201"), nil, err == nil
+								return []byte("201"), nil, commitIf(err == nil)
 							})
 							if errors.Is(err, oncehttp.ErrOutcomeUnknown) {
 								unknown.Add(1)

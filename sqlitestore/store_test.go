@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -53,7 +54,19 @@ func TestStoreKeepsTheContract(t *testing.T) {
 func TestTransactionalStoreKeepsTheContract(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Config{
-		New:  func(t *testing.T) oncehttp.Store { return tempStore(t).Transactional() },
-		Unit: 60 * time.Millisecond,
+		New: func(t *testing.T) oncehttp.Store {
+			db := raw(t, filepath.Join(t.TempDir(), "once.db"), "&_pragma=foreign_keys(1)")
+			mustExec(t, db, `CREATE TABLE accounts (id INTEGER PRIMARY KEY);
+				CREATE TABLE entries (account INTEGER REFERENCES accounts DEFERRABLE INITIALLY DEFERRED)`)
+			s, err := New(db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return s.Transactional()
+		},
+		// No account has this number, and that is looked at when it is committed.
+		RefuseCommit: func(ctx context.Context) { mustExec(t, Tx(ctx), `INSERT INTO entries VALUES (7)`) },
+		Unit:         60 * time.Millisecond,
 	})
 }

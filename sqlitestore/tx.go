@@ -50,11 +50,6 @@ func Tx(ctx context.Context) *sql.Tx {
 
 type txKey struct{}
 
-// ErrRolledBack says that work had run and wanted its writes to be committed, but
-// they were rolled back. Nothing of them is there and the key is free, so that a
-// repeat runs again.
-var ErrRolledBack = errors.New("sqlitestore: the transaction was rolled back; nothing that work wrote is there, and the key is free")
-
 // Claim implements [oncehttp.Store].
 func (t *TxStore) Claim(ctx context.Context, op oncehttp.Op, lease, keep time.Duration) (oncehttp.Claim, error) {
 	return t.take(ctx, "claim", op, lease, keep, false, t.id)
@@ -65,10 +60,10 @@ func (t *TxStore) TakeOver(ctx context.Context, op oncehttp.Op, lease, keep time
 	return t.take(ctx, "take over", op, lease, keep, true, t.id)
 }
 
-// Transact implements [oncehttp.Transactor]. Its errors are ErrClaimLost and
-// ErrOutcomeUnknown, as the contract says, [ErrRolledBack], and, when work was not
+// Transact implements [oncehttp.Transactor]. Its errors are ErrClaimLost,
+// ErrRolledBack and ErrOutcomeUnknown, as the contract says, and, when work was not
 // started, [ErrLocked] and others.
-func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(ctx context.Context) (head, body []byte, commit bool)) error {
+func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd)) error {
 	if err := checkOp(&op); err != nil {
 		return err
 	}
@@ -169,7 +164,7 @@ type transaction struct {
 	ctx    context.Context
 	op     *oncehttp.Op
 	keep   int64
-	work   func(ctx context.Context) (head, body []byte, commit bool)
+	work   func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd)
 	until  time.Time // to begin by
 	conn   *sql.Conn
 	broken bool // the connection is not to be used again
@@ -226,26 +221,26 @@ func (x *transaction) run(dc driver.Conn) error {
 		if !returned {
 			lent.over = true
 			handle.Rollback()
-			x.free(before, false)
+			x.undo(before, oncehttp.TxRollback)
 		}
 	}()
-	head, body, commit := x.work(context.WithValue(x.ctx, txKey{}, handle))
+	head, body, end := x.work(context.WithValue(x.ctx, txKey{}, handle))
 	returned = true
 	asked := lent.rolledBack
 	lent.over = true
 	handle.Rollback() // closes what work left open; it rolls nothing back
 
 	switch {
-	case !commit:
-		return x.free(before, false)
+	case end != oncehttp.TxCommit:
+		return x.undo(before, end)
 	case asked:
-		if err := x.free(before, true); err != nil {
+		if err := x.undo(before, end); err != nil {
 			return err
 		}
-		return fmt.Errorf("%w: work called Rollback, and asked for a commit then", ErrRolledBack)
+		return fmt.Errorf("%w: work called Rollback, and asked for a commit then", oncehttp.ErrRolledBack)
 	}
 	if _, err := x.exec(sqlUnmark); err != nil {
-		return x.endedEarly(err, before, true)
+		return x.endedEarly(err, before, end)
 	}
 	return x.commit(head, body)
 }
@@ -291,12 +286,12 @@ func (x *transaction) commits() (v int64, err error) {
 	return v, err
 }
 
-// free rolls back and frees the key, in one.
-func (x *transaction) free(before int64, commit bool) error {
+// undo rolls back and gives the key up, in one.
+func (x *transaction) undo(before int64, end oncehttp.TxEnd) error {
 	if _, err := x.exec(sqlUndo); err != nil {
-		return x.endedEarly(err, before, commit)
+		return x.endedEarly(err, before, end)
 	}
-	_, err := x.exec(sqlRelease, []byte(x.op.Key), []byte(x.op.Token))
+	err := x.giveUp(end)
 	if err == nil {
 		_, err = x.exec("COMMIT")
 	}
@@ -309,19 +304,30 @@ func (x *transaction) free(before int64, commit bool) error {
 	return nil
 }
 
+// giveUp frees the key, or makes it an orphan if work cannot tell what it did
+// elsewhere.
+func (x *transaction) giveUp(end oncehttp.TxEnd) error {
+	if end == oncehttp.TxUnknown {
+		_, err := x.exec(sqlRenew, []byte(x.op.Key), []byte(x.op.Token), x.t.clock.now(), 0)
+		return err
+	}
+	_, err := x.exec(sqlRelease, []byte(x.op.Key), []byte(x.op.Token))
+	return err
+}
+
 // endedEarly settles a transaction that was over before work had returned: some
 // errors (a full disk, a cancelled statement) make SQLite roll back all of it, and
 // what comes after is then committed at once, statement by statement; and nobody
 // keeps work from executing COMMIT.
-func (x *transaction) endedEarly(cause error, before int64, commit bool) error {
+func (x *transaction) endedEarly(cause error, before int64, end oncehttp.TxEnd) error {
 	x.exec("ROLLBACK")
 	after, err := x.commits()
 	if err != nil || after != before {
 		return fmt.Errorf("%w: the transaction ended before the work did, and something was written since: "+
 			"work executed COMMIT or ROLLBACK, or went on after an error: %w", oncehttp.ErrOutcomeUnknown, cause)
 	}
-	err = x.settle(cause)
-	if !commit && errors.Is(err, ErrRolledBack) {
+	err = x.settle(cause, end)
+	if end != oncehttp.TxCommit && errors.Is(err, oncehttp.ErrRolledBack) {
 		return nil
 	}
 	return err
@@ -338,7 +344,7 @@ func (x *transaction) commit(head, body []byte) error {
 	}
 	if err != nil {
 		x.exec("ROLLBACK")
-		return x.settle(err)
+		return x.settle(err, oncehttp.TxCommit)
 	}
 	x.broken = false
 	x.t.waits.wake(x.op.Key)
@@ -346,9 +352,9 @@ func (x *transaction) commit(head, body []byte) error {
 }
 
 // settle finds out whether a transaction that failed was committed after all, and
-// frees the key if it was not. What it commits takes the place of what may be left
+// gives the key up if it was not. What it commits takes the place of what may be left
 // of the other in the write-ahead log, which so cannot come to light after a crash.
-func (x *transaction) settle(cause error) error {
+func (x *transaction) settle(cause error, end oncehttp.TxEnd) error {
 	unknown := func(err error) error {
 		return fmt.Errorf("%w: %w, and then: %w", oncehttp.ErrOutcomeUnknown, cause, err)
 	}
@@ -368,7 +374,7 @@ func (x *transaction) settle(cause error) error {
 	err := x.conn.QueryRowContext(context.Background(), sqlState, []byte(x.op.Key)).Scan(&token, &state)
 	own := err == nil && string(token) == x.op.Token
 	if own && state == stateClaimed {
-		_, err = x.exec(sqlRelease, []byte(x.op.Key), []byte(x.op.Token))
+		err = x.giveUp(end)
 	}
 	if err == nil {
 		_, err = x.exec("COMMIT")
@@ -382,7 +388,7 @@ func (x *transaction) settle(cause error) error {
 		return nil
 	}
 	x.t.waits.wake(x.op.Key)
-	return fmt.Errorf("%w: %w", ErrRolledBack, explain("commit", x.t.path, cause))
+	return fmt.Errorf("%w: %w", oncehttp.ErrRolledBack, explain("commit", x.t.path, cause))
 }
 
 var _ oncehttp.Transactor = (*TxStore)(nil)

@@ -78,12 +78,15 @@ func (l *ledger) state(t testing.TB, key string) string {
 }
 
 func TestWhatWorkDoesWithItsTransaction(t *testing.T) {
-	commit := func(context.Context) ([]byte, []byte, bool) { return []byte("201"), []byte("paid"), true }
-	give := func(context.Context) ([]byte, []byte, bool) { return []byte("500"), nil, false }
+	commit := func(context.Context) ([]byte, []byte, oncehttp.TxEnd) {
+		return []byte("201"), []byte("paid"), oncehttp.TxCommit
+	}
+	give := func(context.Context) ([]byte, []byte, oncehttp.TxEnd) { return []byte("500"), nil, oncehttp.TxRollback }
+	unknown := func(context.Context) ([]byte, []byte, oncehttp.TxEnd) { return []byte("502"), nil, oncehttp.TxUnknown }
 	for _, c := range []struct {
 		what     string
 		work     func(t *testing.T, ctx context.Context)
-		answer   func(ctx context.Context) ([]byte, []byte, bool)
+		answer   func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd)
 		want     error
 		payments int
 		state    string
@@ -105,13 +108,16 @@ func TestWhatWorkDoesWithItsTransaction(t *testing.T) {
 			}
 		}, give, nil, 0, "free"},
 		{"calls Rollback and then wants to commit", func(t *testing.T, ctx context.Context) { pay(t, ctx); Tx(ctx).Rollback() },
-			commit, ErrRolledBack, 0, "free"},
+			commit, oncehttp.ErrRolledBack, 0, "free"},
 		{"uses a savepoint", func(t *testing.T, ctx context.Context) {
 			pay(t, ctx)
 			mustExec(t, Tx(ctx), "SAVEPOINT mine")
 			pay(t, ctx)
 			mustExec(t, Tx(ctx), "ROLLBACK TO mine")
 		}, commit, nil, 1, "done"},
+		{"writes and cannot tell what it did elsewhere", pays, unknown, nil, 0, "orphaned"},
+		{"executes ROLLBACK and cannot tell", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "ROLLBACK") },
+			unknown, nil, 0, "orphaned"},
 		{"executes COMMIT", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "COMMIT") },
 			commit, oncehttp.ErrOutcomeUnknown, 1, "running"},
 		{"executes COMMIT and fails", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "COMMIT") },
@@ -119,7 +125,7 @@ func TestWhatWorkDoesWithItsTransaction(t *testing.T) {
 		{"executes ROLLBACK and fails", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "ROLLBACK") },
 			give, nil, 0, "free"},
 		{"executes ROLLBACK and then wants to commit", func(t *testing.T, ctx context.Context) { pay(t, ctx); mustExec(t, Tx(ctx), "ROLLBACK") },
-			commit, ErrRolledBack, 0, "free"},
+			commit, oncehttp.ErrRolledBack, 0, "free"},
 		{"executes ROLLBACK and goes on writing", func(t *testing.T, ctx context.Context) {
 			mustExec(t, Tx(ctx), "ROLLBACK")
 			pay(t, ctx)
@@ -133,11 +139,11 @@ func TestWhatWorkDoesWithItsTransaction(t *testing.T) {
 		{"leaves a debt that the commit refuses", func(t *testing.T, ctx context.Context) {
 			pay(t, ctx)
 			mustExec(t, Tx(ctx), "INSERT INTO entries VALUES (7)")
-		}, commit, ErrRolledBack, 0, "free"},
+		}, commit, oncehttp.ErrRolledBack, 0, "free"},
 		{"removes its own record", func(t *testing.T, ctx context.Context) {
 			pay(t, ctx)
 			mustExec(t, Tx(ctx), "DELETE FROM oncehttp_records")
-		}, commit, ErrRolledBack, 0, "free"},
+		}, commit, oncehttp.ErrRolledBack, 0, "free"},
 		{"leaves rows and statements open", func(t *testing.T, ctx context.Context) {
 			pay(t, ctx)
 			if _, err := Tx(ctx).Query("SELECT * FROM payments"); err != nil {
@@ -163,7 +169,7 @@ func TestWhatWorkDoesWithItsTransaction(t *testing.T) {
 				CREATE TABLE entries (account INTEGER REFERENCES accounts DEFERRABLE INITIALLY DEFERRED)`)
 			op := l.claim(t, "k")
 			ran := 0
-			err = l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, commit bool) {
+			err = l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 				ran++
 				c.work(t, ctx)
 				return c.answer(ctx)
@@ -182,9 +188,9 @@ func TestWhatWorkDoesWithItsTransaction(t *testing.T) {
 			}
 			// Whatever it did, the store goes on.
 			next := l.claim(t, "next")
-			err = l.Transact(t.Context(), next, day, func(ctx context.Context) (head, body []byte, commit bool) {
+			err = l.Transact(t.Context(), next, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 				pay(t, ctx)
-				return []byte("201"), nil, true
+				return []byte("201"), nil, oncehttp.TxCommit
 			})
 			if err != nil || l.payments(t) != c.payments+1 || l.state(t, "next") != "done" {
 				t.Errorf("the next transaction: %v, %d payments, key %s", err, l.payments(t), l.state(t, "next"))
@@ -198,7 +204,7 @@ func pays(t *testing.T, ctx context.Context) { pay(t, ctx) }
 func TestAStatementThatIsCancelledDoesNotCommitHalfTheWork(t *testing.T) {
 	l := newLedger(t)
 	op := l.claim(t, "k")
-	err := l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, commit bool) {
+	err := l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 		pay(t, ctx)
 		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer cancel()
@@ -207,7 +213,7 @@ func TestAStatementThatIsCancelledDoesNotCommitHalfTheWork(t *testing.T) {
 		if err == nil {
 			t.Error("an endless statement has ended")
 		}
-		return []byte("500"), nil, false
+		return []byte("500"), nil, oncehttp.TxRollback
 	})
 	if err != nil {
 		t.Errorf("Transact: %v", err)
@@ -220,9 +226,9 @@ func TestAStatementThatIsCancelledDoesNotCommitHalfTheWork(t *testing.T) {
 func TestATransactionIsOverWhenTheWorkIs(t *testing.T) {
 	l := newLedger(t)
 	var kept *sql.Tx
-	err := l.Transact(t.Context(), l.claim(t, "k"), day, func(ctx context.Context) (head, body []byte, commit bool) {
+	err := l.Transact(t.Context(), l.claim(t, "k"), day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 		kept = Tx(ctx)
-		return nil, nil, true
+		return nil, nil, oncehttp.TxCommit
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +252,7 @@ func TestOtherKeysWaitForATransactionAndThenFailUnstarted(t *testing.T) {
 	}
 	queued := l.claim(t, "queued")
 	twin := newOp("k")
-	err := l.Transact(t.Context(), l.claim(t, "k"), day, func(ctx context.Context) (head, body []byte, commit bool) {
+	err := l.Transact(t.Context(), l.claim(t, "k"), day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 		if _, err := l.Claim(t.Context(), newOp("another"), day, day); !errors.Is(err, ErrLocked) {
 			t.Errorf("Claim of another key: got error %v, want %v", err, ErrLocked)
 		}
@@ -256,15 +262,15 @@ func TestOtherKeysWaitForATransactionAndThenFailUnstarted(t *testing.T) {
 		if c, err := l.Claim(t.Context(), twin, day, day); err != nil || c.Status != oncehttp.ClaimRunning {
 			t.Errorf("a twin: got %v, %v", c.Status, err)
 		}
-		err := l.Transact(t.Context(), queued, day, func(context.Context) (head, body []byte, commit bool) {
+		err := l.Transact(t.Context(), queued, day, func(context.Context) (head, body []byte, end oncehttp.TxEnd) {
 			t.Error("two transactions run at a time")
-			return nil, nil, false
+			return nil, nil, oncehttp.TxRollback
 		})
 		if !errors.Is(err, ErrLocked) {
 			t.Errorf("another transaction: got error %v, want %v", err, ErrLocked)
 		}
 		pay(t, ctx)
-		return []byte("201"), nil, true
+		return []byte("201"), nil, oncehttp.TxCommit
 	})
 	if err != nil || l.payments(t) != 1 {
 		t.Errorf("%v, %d payments", err, l.payments(t))
@@ -285,7 +291,7 @@ func TestAClaimRunsAsLongAsItsTransaction(t *testing.T) {
 	if _, err := l.Claim(t.Context(), op, time.Millisecond, day); err != nil {
 		t.Fatal(err)
 	}
-	err := l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, commit bool) {
+	err := l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 		time.Sleep(2 * grace) // long after the lease
 		for name, s := range map[string]*TxStore{"this store": l.TxStore, "another store": other} {
 			for what, claim := range map[string]func(context.Context, oncehttp.Op, time.Duration, time.Duration) (oncehttp.Claim, error){
@@ -301,7 +307,7 @@ func TestAClaimRunsAsLongAsItsTransaction(t *testing.T) {
 				}
 			}
 		}
-		return []byte("201"), nil, true
+		return []byte("201"), nil, oncehttp.TxCommit
 	})
 	if err != nil {
 		t.Error(err)
@@ -340,9 +346,9 @@ func TestTheKeyOfAHolderThatVanishedIsFreeAtOnce(t *testing.T) {
 		t.Errorf("the key was given away after %v, want %v", took, grace)
 	}
 	// It lives after all.
-	err := l.Transact(t.Context(), gone, day, func(ctx context.Context) (head, body []byte, commit bool) {
+	err := l.Transact(t.Context(), gone, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 		t.Error("work runs although another has the key")
-		return nil, nil, true
+		return nil, nil, oncehttp.TxCommit
 	})
 	if !errors.Is(err, oncehttp.ErrClaimLost) {
 		t.Errorf("Transact by the one who was late: got error %v, want %v", err, oncehttp.ErrClaimLost)
@@ -366,9 +372,9 @@ func TestTheKeyOfAHolderThatVanishedIsFreeUnderLoad(t *testing.T) {
 				if _, err := other.Claim(ctx, op, time.Minute, day); err != nil {
 					continue
 				}
-				other.Transact(ctx, op, day, func(context.Context) (head, body []byte, commit bool) {
+				other.Transact(ctx, op, day, func(context.Context) (head, body []byte, end oncehttp.TxEnd) {
 					time.Sleep(10 * time.Millisecond)
-					return nil, nil, true
+					return nil, nil, oncehttp.TxCommit
 				})
 			}
 		})
@@ -396,18 +402,18 @@ func TestAHolderThatQueuesKeepsItsKey(t *testing.T) {
 	}
 	begun, ended := make(chan struct{}), make(chan error)
 	go func() {
-		ended <- other.Transact(t.Context(), first, day, func(ctx context.Context) (head, body []byte, commit bool) {
+		ended <- other.Transact(t.Context(), first, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 			close(begun)
 			time.Sleep(3 * grace)
-			return nil, nil, true
+			return nil, nil, oncehttp.TxCommit
 		})
 	}()
 	<-begun
 	result := make(chan error)
 	go func() {
-		result <- l.Transact(t.Context(), queued, day, func(ctx context.Context) (head, body []byte, commit bool) {
+		result <- l.Transact(t.Context(), queued, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
 			time.Sleep(grace)
-			return []byte("201"), nil, true
+			return []byte("201"), nil, oncehttp.TxCommit
 		})
 	}()
 	for range 10 {
@@ -480,6 +486,44 @@ func TestAnOrphanStaysOneWhenItsStoreIsGone(t *testing.T) {
 	}
 }
 
+// No other process may get the key between the rollback and the orphan, because it
+// would do again what work did elsewhere.
+func TestAnUnknownOutcomeIsNeverFreeForAMoment(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	other := open(t, l.path).Transactional()
+	op := l.claim(t, "k")
+	var ended atomic.Bool
+	var asked atomic.Int32
+	var twins sync.WaitGroup
+	defer twins.Wait()
+	defer ended.Store(true)
+	err := l.Transact(t.Context(), op, day, func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
+		pay(t, ctx)
+		time.Sleep(2 * grace)
+		twins.Go(func() {
+			for !ended.Load() {
+				c, err := other.Claim(t.Context(), newOp("k"), time.Minute, day)
+				if err != nil || c.Status != oncehttp.ClaimRunning && c.Status != oncehttp.ClaimOrphaned {
+					t.Errorf("a twin gets %v, %v", c.Status, err)
+					return
+				}
+				asked.Add(1)
+			}
+		})
+		for asked.Load() < 3 {
+			time.Sleep(time.Millisecond)
+		}
+		return nil, nil, oncehttp.TxUnknown
+	})
+	if err != nil || l.payments(t) != 0 {
+		t.Errorf("%v, %d payments; want none of both", err, l.payments(t))
+	}
+	if c, err := other.Claim(t.Context(), newOp("k"), time.Minute, day); err != nil || c.Status != oncehttp.ClaimOrphaned {
+		t.Errorf("then: got %v, %v; want orphaned", c.Status, err)
+	}
+}
+
 // quiet is a logger for what is expected to be logged.
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
@@ -503,6 +547,9 @@ func TestAMiddlewareOverTransactions(t *testing.T) {
 			case "/unknown":
 				oncehttp.Unknown(r.Context())
 				w.WriteHeader(http.StatusBadGateway)
+			case "/takes-back":
+				Tx(r.Context()).Rollback()
+				w.WriteHeader(http.StatusCreated)
 			case "/sticks":
 				<-stuck
 				w.WriteHeader(http.StatusCreated)
@@ -538,6 +585,15 @@ func TestAMiddlewareOverTransactions(t *testing.T) {
 	post("/panics", "c")
 	if l.payments(t) != 1 || runs.Load() != 5 {
 		t.Errorf("%d payments in %d runs; want 1 in 5: what fails is rolled back and may run again", l.payments(t), runs.Load())
+	}
+	undone := post("/takes-back", "g")
+	expect("one that is rolled back and wants to be committed", undone, 503, 1)
+	if undone.Header().Get("Retry-After") != "1" || !strings.Contains(undone.Body.String(), `"retry_same_key":true`) {
+		t.Errorf("it is answered %v %s", undone.Header(), undone.Body)
+	}
+	expect("a repeat of it", post("/takes-back", "g"), 503, 1)
+	if runs.Load() != 7 {
+		t.Errorf("%d runs, want 7: what is rolled back may run again", runs.Load())
 	}
 	expect("one that cannot tell", post("/unknown", "d"), 502, 1)
 	expect("a repeat of it", post("/unknown", "d"), 409, 1)

@@ -229,8 +229,8 @@ func TestCloseDrains(t *testing.T) {
 		"Sweep":   second(s.Sweep(t.Context(), 0)),
 		"Wait":    s.Wait(t.Context(), "held"),
 		"Close":   s.Close(),
-		"Transact": s.Transactional().Transact(t.Context(), held, day, func(context.Context) (head, body []byte, commit bool) {
-			return nil, nil, false
+		"Transact": s.Transactional().Transact(t.Context(), held, day, func(context.Context) (head, body []byte, end oncehttp.TxEnd) {
+			return nil, nil, oncehttp.TxRollback
 		}),
 	} {
 		if want := ErrClosed; what == "Close" && err != nil || what != "Close" && !errors.Is(err, want) {

@@ -16,6 +16,7 @@ const (
 	waiter
 	inspector
 	transactor
+	refusedCommit // of a transactor; only where the suite can have a commit refused
 )
 
 func (r rule) String() string {
@@ -26,13 +27,18 @@ func (r rule) String() string {
 		return "the contract of Waiter"
 	case inspector:
 		return "the contract of Inspector"
-	case transactor:
+	case transactor, refusedCommit:
 		return "the contract of Transactor"
 	}
 	return fmt.Sprintf("sentence %d of the Store contract", int(r))
 }
 
-func (r rule) text() string { return texts[r] }
+func (r rule) text() string {
+	if r == refusedCommit {
+		r = transactor
+	}
+	return texts[r]
+}
 
 // The sentences as the documentation of Store prints them; a test compares.
 var texts = map[rule]string{
@@ -68,12 +74,14 @@ var texts = map[rule]string{
 		"orphaned record and rotates its token, so that a holder that comes back " +
 		"late gets ErrClaimLost. Purge forgets a key in any state but running, and returns " +
 		"ErrNotFound or ErrNotPurgeable.",
-	transactor: "When work returns commit true, its head and body are recorded as by " +
-		"Complete in the same transaction; otherwise everything is rolled back " +
-		"and the key is freed. Transact returns ErrClaimLost when the claim was " +
-		"lost before work started, and ErrOutcomeUnknown when it cannot learn " +
-		"whether the commit took effect; in both cases the caller must not " +
-		"deliver work's answer.",
+	transactor: "When work returns TxCommit, its head and body are recorded as by " +
+		"Complete in the same transaction. Otherwise everything is rolled back, " +
+		"and the key is freed, or after TxUnknown becomes an orphan. Transact " +
+		"returns ErrClaimLost when the claim was lost before work started, " +
+		"ErrRolledBack when a commit was asked for and everything was rolled " +
+		"back, and ErrOutcomeUnknown when it cannot learn whether the commit " +
+		"took effect; in all three cases the caller must not deliver work's " +
+		"answer.",
 }
 
 // The states of a key.

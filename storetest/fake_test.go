@@ -565,10 +565,15 @@ func (f fakeInspector) Purge(ctx context.Context, key string) error {
 	return nil
 }
 
+type refusedKey struct{}
+
+// refuseFake has a fake refuse to commit.
+func refuseFake(ctx context.Context) { *ctx.Value(refusedKey{}).(*bool) = true }
+
 // A fakeTransactor is a fake whose transactions hold nothing but the record.
 type fakeTransactor struct{ *fake }
 
-func (f fakeTransactor) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(context.Context) (head, body []byte, commit bool)) error {
+func (f fakeTransactor) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(context.Context) (head, body []byte, end oncehttp.TxEnd)) error {
 	f.mu.Lock()
 	r, err := f.held(ctx, op, "Transact")
 	isDone := r != nil && r.done
@@ -591,9 +596,26 @@ func (f fakeTransactor) Transact(ctx context.Context, op oncehttp.Op, keep time.
 			}
 		}
 	}()
-	head, body, commit := work(ctx)
-	if !commit && !f.is("everything is committed") {
+	refused := false
+	head, body, end := work(context.WithValue(ctx, refusedKey{}, &refused))
+	switch {
+	case end == oncehttp.TxUnknown && f.is("work that cannot tell frees the key"):
 		return f.Release(context.Background(), op)
+	case end == oncehttp.TxUnknown && f.is("work that cannot tell leaves the claim"):
+		return nil
+	case end == oncehttp.TxUnknown:
+		if f.is("an orphan of a transaction is kept as long as an answer") {
+			r.keep = keep
+		}
+		return f.Renew(context.Background(), op, 0)
+	case end != oncehttp.TxCommit && !f.is("everything is committed"):
+		return f.Release(context.Background(), op)
+	case refused && f.is("a refused commit is nobody's business"):
+		return f.Release(context.Background(), op)
+	case refused && f.is("a refused commit is unknown"):
+		return oncehttp.ErrOutcomeUnknown
+	case refused:
+		return oncehttp.ErrRolledBack
 	}
 	if f.is("the body is not part of the transaction") {
 		body = nil

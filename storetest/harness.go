@@ -24,6 +24,7 @@ type tb interface {
 type suite struct {
 	new      func() oncehttp.Store
 	reopen   func(oncehttp.Store) oncehttp.Store
+	refuse   func(ctx context.Context)
 	advance  func(time.Duration)
 	unit     time.Duration
 	patience time.Duration

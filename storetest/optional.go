@@ -12,16 +12,19 @@ import (
 )
 
 // has reports whether a case of this rule can be held against a store.
-func (r rule) has(s oncehttp.Store, reopens bool) (ok bool) {
+func (s suite) has(store oncehttp.Store, r rule) (ok bool) {
 	switch r {
 	case waiter:
-		_, ok = s.(oncehttp.Waiter)
+		_, ok = store.(oncehttp.Waiter)
 	case inspector:
-		_, ok = s.(oncehttp.Inspector)
+		_, ok = store.(oncehttp.Inspector)
 	case transactor:
-		_, ok = s.(oncehttp.Transactor)
+		_, ok = store.(oncehttp.Transactor)
+	case refusedCommit:
+		_, ok = store.(oncehttp.Transactor)
+		ok = ok && s.refuse != nil
 	case 9:
-		ok = reopens
+		ok = s.reopen != nil
 	default:
 		ok = true
 	}
@@ -470,7 +473,7 @@ var transactorCases = []kase{
 		for _, s := range []state{running, orphaned} {
 			h.keys++
 			m, _ := h.reach(s, false)
-			ran, err := h.transact(h.ctx, m.holder, []byte("201"), []byte("committed"), true)
+			ran, err := h.transact(h.ctx, m.holder, []byte("201"), []byte("committed"), oncehttp.TxCommit)
 			h.must(transactor, err, nil, "Transact by the holder of %s", s.record())
 			if ran != 1 {
 				h.broken(transactor, "work ran %d times, want 1", ran)
@@ -485,17 +488,62 @@ var transactorCases = []kase{
 		t := h.store.(oncehttp.Transactor)
 		var err error
 		h.watch("Transact", func() {
-			err = t.Transact(h.ctx, op, h.u(1), func(context.Context) (head, body []byte, commit bool) { return nil, nil, true })
+			err = t.Transact(h.ctx, op, h.u(1), func(context.Context) (head, body []byte, end oncehttp.TxEnd) { return nil, nil, oncehttp.TxCommit })
 		})
 		h.must(transactor, err, nil, "Transact by the holder")
 		h.pass(h.u(3))
 		h.mustClaim(transactor, h.op(h.key()), h.long(), h.long(), oncehttp.ClaimAcquired, "after the keep of Transact was over")
 	}},
 	{"Transact frees the key when work does not commit", transactor, func(h *harness) {
-		m, _ := h.reach(running, false)
-		_, err := h.transact(h.ctx, m.holder, []byte("500"), []byte("rolled back"), false)
-		h.must(transactor, err, nil, "Transact of work that does not commit")
-		h.look(transactor, "after work did not commit", &model{})
+		for _, end := range []oncehttp.TxEnd{oncehttp.TxRollback, -1, 99} {
+			h.keys++
+			m, _ := h.reach(running, false)
+			_, err := h.transact(h.ctx, m.holder, []byte("500"), []byte("rolled back"), end)
+			h.must(transactor, err, nil, "Transact of work that does not commit")
+			h.look(transactor, "after work did not commit", &model{})
+		}
+	}},
+	{"Transact makes an orphan of the key when work cannot tell", transactor, func(h *harness) {
+		for _, s := range []state{running, orphaned} {
+			h.keys++
+			m, _ := h.reach(s, false)
+			ran, err := h.transact(h.ctx, m.holder, []byte("502"), []byte("no answer"), oncehttp.TxUnknown)
+			h.must(transactor, err, nil, "Transact of work that cannot tell, by the holder of %s", s.record())
+			if ran != 1 {
+				h.broken(transactor, "work that cannot tell ran %d times, want 1", ran)
+			}
+			m.state = orphaned
+			h.look(transactor, "after work that cannot tell", m)
+			h.do(m, step{method: takeOver, op: h.op(h.key())}, h.long(), h.long())
+		}
+	}},
+	{"Transact keeps an orphan for as long as its claim asked", transactor, func(h *harness) {
+		op := h.op(h.key())
+		h.mustClaim(transactor, op, h.long(), h.long(), oncehttp.ClaimAcquired, "of a free key")
+		t := h.store.(oncehttp.Transactor)
+		var err error
+		h.watch("Transact", func() {
+			err = t.Transact(h.ctx, op, h.u(1), func(context.Context) (head, body []byte, end oncehttp.TxEnd) { return nil, nil, oncehttp.TxUnknown })
+		})
+		h.must(transactor, err, nil, "Transact by the holder")
+		h.pass(h.u(3))
+		h.mustClaim(transactor, h.op(h.key()), h.long(), h.long(), oncehttp.ClaimOrphaned, "within the keep of its claim")
+	}},
+	{"Transact says when what it was to commit was rolled back, and its token can free the key", refusedCommit, func(h *harness) {
+		for range 3 {
+			h.keys++
+			m, _ := h.reach(running, false)
+			t := h.store.(oncehttp.Transactor)
+			var err error
+			h.watch("Transact", func() {
+				err = t.Transact(h.ctx, m.holder, h.long(), func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
+					h.refuse(ctx)
+					return []byte("201"), []byte("never"), oncehttp.TxCommit
+				})
+			})
+			h.must(transactor, err, oncehttp.ErrRolledBack, "Transact of work whose commit is refused")
+			h.rolledBack(m)
+		}
 	}},
 	{"Transact frees the key when work panics, and lets the panic through", transactor, func(h *harness) {
 		m, _ := h.reach(running, false)
@@ -503,7 +551,7 @@ var transactorCases = []kase{
 		var p any
 		h.watch("Transact", func() {
 			defer func() { p = recover() }()
-			t.Transact(h.ctx, m.holder, h.long(), func(context.Context) (head, body []byte, commit bool) { panic("work") })
+			t.Transact(h.ctx, m.holder, h.long(), func(context.Context) (head, body []byte, end oncehttp.TxEnd) { panic("work") })
 		})
 		if p != "work" {
 			h.broken(transactor, "Transact of work that panics: recovered %v, want what work panicked with", p)
@@ -518,7 +566,7 @@ var transactorCases = []kase{
 				if !earlier {
 					op = h.op(h.key())
 				}
-				ran, err := h.transact(h.ctx, op, []byte("201"), nil, true)
+				ran, err := h.transact(h.ctx, op, []byte("201"), nil, oncehttp.TxCommit)
 				h.must(transactor, err, lost, "Transact by a token that does not hold a key that is %v", s)
 				if ran > 0 {
 					h.broken(transactor, "work ran though another token holds the key, or none (%v)", s)
@@ -529,7 +577,7 @@ var transactorCases = []kase{
 	}},
 	{"Transact does not run work that has been completed", transactor, func(h *harness) {
 		m, _ := h.reach(done, false)
-		ran, err := h.transact(h.ctx, m.holder, []byte("201"), []byte("second"), true)
+		ran, err := h.transact(h.ctx, m.holder, []byte("201"), []byte("second"), oncehttp.TxCommit)
 		h.must(transactor, err, lost, "Transact by the token that completed")
 		if ran > 0 {
 			h.broken(transactor, "work ran though its token had completed it")
@@ -549,14 +597,18 @@ var transactorCases = []kase{
 			t := h.store.(oncehttp.Transactor)
 			var err error
 			h.watch("Transact", func() {
-				err = t.Transact(ctx, m.holder, h.long(), func(context.Context) (head, body []byte, commit bool) {
+				err = t.Transact(ctx, m.holder, h.long(), func(context.Context) (head, body []byte, end oncehttp.TxEnd) {
 					cancel()
-					return all.head, all.body, true
+					return all.head, all.body, oncehttp.TxCommit
 				})
 			})
 			cancel()
-			if err == nil {
+			switch {
+			case err == nil:
 				h.look(transactor, "after Transact", &all)
+				continue
+			case errors.Is(err, oncehttp.ErrRolledBack):
+				h.rolledBack(m)
 				continue
 			}
 			// The key may also have been freed: what work did was rolled back.
@@ -565,13 +617,19 @@ var transactorCases = []kase{
 	}},
 }
 
-func (h *harness) transact(ctx context.Context, op oncehttp.Op, head, body []byte, commit bool) (ran int32, err error) {
+// rolledBack checks what ErrRolledBack promises to the holder of m.
+func (h *harness) rolledBack(m *model) {
+	h.must(transactor, h.release(h.ctx, m.holder), nil, "Release after ErrRolledBack")
+	h.look(transactor, "after ErrRolledBack and a Release", &model{})
+}
+
+func (h *harness) transact(ctx context.Context, op oncehttp.Op, head, body []byte, end oncehttp.TxEnd) (ran int32, err error) {
 	t := h.store.(oncehttp.Transactor)
 	var n atomic.Int32
 	h.watch("Transact", func() {
-		err = t.Transact(ctx, op, h.long(), func(context.Context) ([]byte, []byte, bool) {
+		err = t.Transact(ctx, op, h.long(), func(context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 			n.Add(1)
-			return head, body, commit
+			return head, body, end
 		})
 	})
 	return n.Load(), err

@@ -19,7 +19,7 @@ func TestASlowMachineIsNotTakenForAWrongStore(t *testing.T) {
 	const most = 12 // calls of a case; what comes later is like what came before
 	synctest.Test(t, func(t *testing.T) {
 		for _, k := range cases() {
-			if !k.rule.has(&loaded{}, false) {
+			if !(suite{}).has(&loaded{}, k.rule) {
 				continue
 			}
 			for _, late := range []time.Duration{3 * unit / 2, 5 * unit, 12 * unit, 100 * unit} {

@@ -11,6 +11,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -32,6 +33,12 @@ type Config struct {
 	// store promises nothing beyond the process, and the cases that need it
 	// are left out.
 	Reopen func(t *testing.T, s oncehttp.Store) oncehttp.Store
+
+	// RefuseCommit, for a [oncehttp.Transactor], does something in the
+	// transaction that ctx carries for which its commit will be refused, for
+	// instance a statement that fails, or a row that a deferred constraint
+	// forbids. Nil means that the case that needs it is left out.
+	RefuseCommit func(ctx context.Context)
 
 	// Advance lets d pass on the store's clock. Nil means time.Sleep, which is
 	// right for real clocks and inside a testing/synctest bubble. It is for
@@ -69,9 +76,10 @@ func Run(t *testing.T, c Config) {
 	}
 	bubble := inBubble(t)
 	first := c.New(t)
+	s := c.suite(t)
 	for _, k := range cases() {
 		switch {
-		case !k.rule.has(first, c.Reopen != nil):
+		case !s.has(first, k.rule):
 		case bubble:
 			c.suite(t).run(named{t, k.name}, k)
 		default:
@@ -83,6 +91,7 @@ func Run(t *testing.T, c Config) {
 func (c Config) suite(t *testing.T) suite {
 	s := suite{
 		new:      func() oncehttp.Store { return c.New(t) },
+		refuse:   c.RefuseCommit,
 		advance:  c.Advance,
 		unit:     c.Unit,
 		patience: c.Patience,

@@ -26,10 +26,10 @@ func (r *recorder) Errorf(format string, args ...any) {
 // judge runs every case against the stores that open returns.
 func judge(open func() oncehttp.Store, reopen func(oncehttp.Store) oncehttp.Store) []string {
 	var r recorder
-	s := suite{new: open, reopen: reopen, advance: time.Sleep, unit: 100 * time.Millisecond, patience: 10 * time.Second}
+	s := suite{new: open, reopen: reopen, refuse: refuseFake, advance: time.Sleep, unit: 100 * time.Millisecond, patience: 10 * time.Second}
 	first := open()
 	for _, k := range cases() {
-		if k.rule.has(first, reopen != nil) {
+		if s.has(first, k.rule) {
 			r.name = k.name
 			s.run(&r, k)
 		}
@@ -175,6 +175,11 @@ func TestWrongStoresAreCaught(t *testing.T) {
 		{"a panic leaves the claim", transactor},
 		{"a panic ends in Transact", transactor},
 		{"everything is committed", transactor},
+		{"work that cannot tell frees the key", transactor},
+		{"work that cannot tell leaves the claim", transactor},
+		{"an orphan of a transaction is kept as long as an answer", transactor},
+		{"a refused commit is nobody's business", transactor},
+		{"a refused commit is unknown", transactor},
 		{"the body is not part of the transaction", transactor},
 	} {
 		t.Run(row.fault, func(t *testing.T) {

@@ -123,12 +123,12 @@ type transacted struct {
 	store oncehttp.Transactor
 }
 
-func (t *transacted) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(context.Context) ([]byte, []byte, bool)) error {
-	err := t.store.Transact(ctx, op, keep, func(ctx context.Context) ([]byte, []byte, bool) {
+func (t *transacted) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(context.Context) ([]byte, []byte, oncehttp.TxEnd)) error {
+	err := t.store.Transact(ctx, op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
 		t.w.now(op, held) // work may run again
-		head, body, commit := work(ctx)
+		head, body, end := work(ctx)
 		t.w.now(op, recording)
-		return head, body, commit
+		return head, body, end
 	})
 	t.w.ended(op, nil)
 	return err

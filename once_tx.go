@@ -1,0 +1,137 @@
+package oncehttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// transact runs the work inside a transaction of the store. There is no
+// heartbeat: the transaction holds the claim, and a crash rolls it back.
+func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
+	r.transaction = true
+	r.startWithin()
+	var v verdict
+	started, returned := false, false
+	a.Holder = r.holder
+	defer func() {
+		if started && !returned {
+			// A panic of the work itself goes on. Nothing was committed, since
+			// only the work's return could have asked for it.
+			r.finish()
+			r.died, r.fate = true, o.panickedWithin(r)
+			return
+		}
+		if p := recover(); p != nil {
+			r.finish()
+			a, err = o.transacted(r, a, v, started, o.panicked("Transact", p))
+		}
+	}()
+	err = t.Transact(r, r.op, o.keep(), func(ctx context.Context) (head, body []byte, end TxEnd) {
+		if started { // it was rolled back: what it said counts no more
+			r.saidRelease.Store(false)
+			r.saidUnknown.Store(false)
+		}
+		started, returned = true, false
+		a.Head, a.Body, v = w.run(ctx)
+		returned = true
+		return a.Head, a.Body, r.txEnd(v)
+	})
+	r.finish()
+	return o.transacted(r, a, v, started, err)
+}
+
+// txEnd is how the transaction is to end. A key that was taken over is not freed,
+// but left the orphan that it was; see end.
+func (r *run) txEnd(v verdict) TxEnd {
+	switch {
+	case v == verdictRecord:
+		return TxCommit
+	case v == verdictUnknown || r.tookOver:
+		return TxUnknown
+	}
+	return TxRollback
+}
+
+// panickedWithin says what becomes of a key whose work panicked in a transaction,
+// which the store has rolled back. What the work did elsewhere was not.
+func (o *Once) panickedWithin(r *run) Answer {
+	if r.saidUnknown.Load() {
+		o.orphan(r)
+		return Answer{Kind: OutcomeUnknown, Holder: r.holder}
+	}
+	o.undo(r, untilDone)
+	return Answer{Kind: OutcomeReleased, Holder: r.holder}
+}
+
+// transacted answers for a transaction that ended with err.
+func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) (Answer, error) {
+	switch {
+	case err == nil && v == verdictRecord:
+		a.Kind, a.Recorded = OutcomeRan, true
+		return a, nil
+	case err == nil && v == verdictFree:
+		a.Kind = OutcomeReleased
+		o.rooms.released(r.op.Key)
+		return a, nil
+	case err == nil && v == verdictUnknown:
+		// What the work did outside of the transaction is what it cannot tell.
+		a.Kind = OutcomeUnknown
+		r.log(slog.LevelError, "oncehttp: the outcome of work is unknown; its key is an orphan until somebody finds out what happened")
+		return a, nil
+	case err == nil:
+		err = errors.New("oncehttp: store: Transact returned nil without running the work")
+	}
+
+	own := a
+	a.Head, a.Body = nil, nil
+	switch {
+	case !started && errors.Is(err, ErrClaimLost):
+		a.Kind = OutcomeRefused
+		return a, ErrInProgress
+	case !started:
+		r.log(slog.LevelWarn, "oncehttp: the store cannot begin a transaction; the work was not started", "err", err)
+		o.undo(r, untilDone)
+		a.Kind = OutcomeRefused
+		return a, fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
+	case errors.Is(err, ErrRolledBack) && v != verdictUnknown:
+		r.log(slog.LevelWarn, "oncehttp: a transaction was rolled back although its work wanted it committed; a repeat runs again", "err", err)
+		o.rooms.released(r.op.Key)
+		if r.tookOver {
+			o.orphan(r)
+		} else {
+			o.undo(r, untilDone)
+		}
+		a.Kind = OutcomeReleased
+		return a, err
+	case v == verdictFree && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrOutcomeUnknown):
+		// No commit was asked for, so there was none.
+		r.log(slog.LevelWarn, "oncehttp: the store failed to roll a transaction back; trying to free its key", "err", err)
+		o.undo(r, untilDone)
+		own.Kind = OutcomeReleased
+		return own, nil
+	case v == verdictUnknown:
+		r.log(slog.LevelError, "oncehttp: the outcome of work is unknown, and the store failed to make its key an orphan; trying on", "err", err)
+		o.orphan(r)
+		own.Kind = OutcomeUnknown
+		return own, nil
+	}
+	r.log(slog.LevelError, "oncehttp: the store cannot tell whether a transaction was committed; its key is an orphan until somebody finds out", "err", err)
+	r.tookOver = true
+	o.undo(r, untilDone)
+	a.Kind = OutcomeUnknown
+	if errors.Is(err, ErrOutcomeUnknown) {
+		return a, err
+	}
+	return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+}
+
+// orphan makes an orphan of a key that a rollback may have freed, unless somebody
+// else has it by now.
+func (o *Once) orphan(r *run) {
+	r.tookOver = true
+	if c, err := o.claim(r.call(o.patience()), r.op, false); err != nil || c.Status == ClaimAcquired {
+		o.giveBack(r)
+	}
+}
