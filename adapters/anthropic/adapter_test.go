@@ -206,3 +206,21 @@ func TestAModelInsideAToolDoesNotTakeTheToolsKey(t *testing.T) {
 		t.Errorf("the model's keys are %q, want two different ones, and the same for the same question", keys)
 	}
 }
+
+// The API does not send one, but a gateway in front of another model may.
+func TestAnInputThatIsNoObjectIsNotRepeated(t *testing.T) {
+	for _, input := range []string{`[1]`, `"x"`, `null`, `7`} {
+		var m anthropic.Message
+		if err := json.Unmarshal([]byte(`{"role":"assistant","stop_reason":"tool_use","content":[{"type":"tool_use","id":"toolu_1","name":"pay","input":`+input+`}]}`), &m); err != nil {
+			t.Fatal(err)
+		}
+		messages, calls := onceanthropic.AppendMessage(nil, &m)
+		b, err := json.Marshal(messages)
+		if err != nil || !strings.Contains(string(b), `"input":{}`) {
+			t.Errorf("%s: the conversation is %s, %v", input, b, err)
+		}
+		if len(calls) != 1 || input != "null" && string(calls[0].Args) != input {
+			t.Errorf("%s: got %+v", input, calls)
+		}
+	}
+}
