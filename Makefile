@@ -4,13 +4,14 @@ FUZZTIME ?= 5m
 COUNT ?= 20
 SEEDS ?= 20000
 FROM ?= 1
+KILLS ?= 2000
 
 # Stamping a binary with its commit fails in a clone that somebody else owns,
 # and nothing here reads the stamp.
 GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
-.PHONY: test lab mutants soak bench lint release-check fmt
+.PHONY: test lab crash mutants soak bench lint release-check fmt
 
 # Every test of every module: scripts/test says how.
 test:
@@ -22,6 +23,11 @@ test:
 lab:
 	@go test -count=1 -timeout=0 -v $(if $(STORE),-run='^TestLab$$/^$(STORE)$$' ./bench/laboratory,-run='^TestLab$$' ./internal/lab) \
 		$(if $(SEED),-seed=$(SEED),-seeds=$(SEEDS) -from=$(FROM))
+
+# A server over each store killed KILLS times in the middle of its work, by chance or
+# as SEED says; STORE=Redis for one of them. docs/crash.md says more.
+crash:
+	@go test -count=1 -timeout=0 -v -run='^TestKill$$/$(STORE)' ./bench/crash -kills=$(KILLS) $(if $(SEED),-killseed=$(SEED))
 
 # Whether the laboratory notices every mistake that it has to.
 mutants:

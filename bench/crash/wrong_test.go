@@ -44,7 +44,7 @@ func TestWrongServersAreFound(t *testing.T) {
 			s := onSQLite(t, v.tx)
 			s.Wrong = v.wrong
 			c := config(t, s)
-			c.Name, c.Kills = v.wrong, 12
+			c.Name, c.Kills = v.wrong, 10
 			if v.wrong == neverLapses {
 				c.Kills, c.Bound = 3, 3*time.Second
 			}

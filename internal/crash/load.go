@@ -36,8 +36,9 @@ type load struct {
 	faults   []string
 	refusals map[string]int // answers that were none, by what they said
 	firsts   []time.Duration
-	last     time.Time // when something was last answered as done
-	seen     int       // the victim's lives in which something new was done
+	slowest  time.Duration // the longest time until a client was told that the store cannot be reached
+	last     time.Time     // when something was last answered as done
+	seen     int           // the victim's lives in which something new was done
 }
 
 // An action is something to be done once.
@@ -162,11 +163,10 @@ func (l *load) next(ctx context.Context) (errand, time.Duration, bool) {
 	}
 	now := time.Now()
 	if l.finished || l.open >= maxOpen || rand.N(2) == 0 { // or else those that wait for the dead keep everybody busy
-		for i, e := range l.due {
-			if !e.at.After(now) {
-				l.due = slices.Delete(l.due, i, i+1)
-				return e, 0, true
-			}
+		if i := l.oldest(now); i >= 0 {
+			e := l.due[i]
+			l.due = slices.Delete(l.due, i, i+1)
+			return e, 0, true
 		}
 	}
 	if l.finished {
@@ -184,6 +184,18 @@ func (l *load) next(ctx context.Context) (errand, time.Duration, bool) {
 		l.due = append(l.due, e)
 	}
 	return e, 0, true
+}
+
+// oldest returns the place of the errand that is due and has waited longest, or -1:
+// with another order one could be left behind for as long as there are kills.
+func (l *load) oldest(now time.Time) int {
+	oldest := -1
+	for i, e := range l.due {
+		if !e.at.After(now) && (oldest < 0 || e.since.Before(l.due[oldest].since)) {
+			oldest = i
+		}
+	}
+	return oldest
 }
 
 // ask asks for an action once.
@@ -208,11 +220,17 @@ func (l *load) ask(ctx context.Context, e errand) {
 		}
 	case kind == "outcome-unknown":
 		l.unknown(e.a, began)
-	case kind == "in-progress", kind == "store-unavailable", kind == "store-full":
+	case kind == "in-progress", kind == "store-unavailable", kind == "store-full", kind == "rolled-back":
 		if header.Get("Retry-After") == "" {
 			l.fault("%s: a %d that does not say when to come back: %q", e.a.name, status, body)
 		}
 		l.refusals[fmt.Sprintf("%d %s", status, kind)]++
+		if kind == "store-unavailable" {
+			l.slowest = max(l.slowest, ended.Sub(began))
+		}
+		answered = false
+	case status == http.StatusInternalServerError && l.config.Exactly && !recorded(header):
+		l.refusals["500 and rolled back"]++ // the work failed, and its transaction with it
 		answered = false
 	default:
 		l.fault("%s: an answer that is none: %d %q", e.a.name, status, body)

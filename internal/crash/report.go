@@ -39,6 +39,9 @@ type Report struct {
 	// answer. Recovery is the longest from the moment at which the victim served
 	// again to the answer of an action that was new then.
 	Longest, Recovery time.Duration
+	// Refusal is the longest time until a client was told that the store could not
+	// be reached.
+	Refusal time.Duration
 
 	// Faults are the promises that were broken, at most some of each kind. If there
 	// are none the victim passes.
@@ -86,7 +89,7 @@ func (r *Report) killed(p Phases) {
 
 // judge compares what was answered with what took effect.
 func (r *Report) judge(l *load, effects map[string][]Effect, e *epochs, phases bool, bound time.Duration) {
-	r.Actions, r.Refusals = len(l.actions), l.refusals
+	r.Actions, r.Refusals, r.Refusal = len(l.actions), l.refusals, l.slowest
 	r.Faults = append(r.Faults, l.faults...)
 	j := judge{Report: r, epochs: e}
 	asked := make(map[string]bool, len(l.actions))
@@ -186,6 +189,9 @@ func (r *Report) String() string {
 		r.Actions, r.Done, r.Unknown, r.Silent, r.Effects, r.Repeated, r.Replays)
 	fmt.Fprintf(&b, "  the longest time to an answer %v; from a start to something new done %v; starts took %v to %v\n",
 		r.Longest.Round(time.Millisecond), r.Recovery.Round(time.Millisecond), r.starts.shortest.Round(time.Millisecond), r.starts.longest.Round(time.Millisecond))
+	if r.Refusal > 0 {
+		fmt.Fprintf(&b, "  the longest time to a 503 %v\n", r.Refusal.Round(time.Millisecond))
+	}
 	fmt.Fprint(&b, "  asked again after:")
 	for _, what := range slices.Sorted(maps.Keys(r.Refusals)) {
 		fmt.Fprintf(&b, " %s ×%d", what, r.Refusals[what])
