@@ -15,6 +15,12 @@ import (
 // at most a share of Earn: a server that is down is not kept down by its
 // clients.
 //
+// Nor is a retry paid for once two retries of other calls to the host have failed
+// in a row, the latest within a minute, and no attempt has succeeded since: what
+// did not help them would not help now. First attempts still go, and the first
+// healthy answer to one of them brings retries back. Where a server says itself
+// when to come back, a retry is paid for all the same.
+//
 // The zero value is ready to use with the defaults below. A Budget may be
 // shared by Transports, which then spend from the same tokens; it is safe for
 // concurrent use, but its fields must not change once it is in use, and it must
@@ -40,6 +46,13 @@ type Budget struct {
 
 	hosts hostMap[bucket, *bucket]
 }
+
+// When other calls' retries to a host have failed vain times in a row, the last
+// one within memory, the next call's would, too.
+const (
+	vain   = 2
+	memory = time.Minute
+)
 
 // Tokens are counted in billionths, so that ten tenths make a whole one.
 const wholeToken = 1_000_000_000
@@ -75,7 +88,24 @@ func (b *Budget) refund(k hostKey, now time.Time) { b.add(k, wholeToken, now) }
 
 // earn credits a healthy answer.
 func (b *Budget) earn(k hostKey, now time.Time) {
+	if t := b.hosts.find(k); t != nil {
+		t.revive()
+	}
 	b.add(k, int64(math.Round(orDefault(b.Earn, 0.1)*wholeToken)), now)
+}
+
+// lost notes a retry that failed.
+func (b *Budget) lost(k hostKey, now time.Time) {
+	if t := b.hosts.find(k); t != nil && !b.Disabled {
+		t.lose(now)
+	}
+}
+
+// inVain reports whether enough retries to k have failed, with no healthy answer
+// since, for another one to be a waste. own of them were the caller's.
+func (b *Budget) inVain(k hostKey, own int, now time.Time) bool {
+	t := b.hosts.find(k)
+	return t != nil && !b.Disabled && t.failing(now)-own >= vain
 }
 
 func (b *Budget) add(k hostKey, n int64, now time.Time) {
@@ -104,6 +134,9 @@ type bucket struct {
 	tokens int64 // in billionths of a token
 	limit  int64 // the most it can hold; 0: not yet in use
 
+	failed   int       // retries in a row, over all calls
+	failedAt time.Time // the latest of them
+
 	trickle *rate.Limiter // makes the tokens that come with time; empty after each settle
 }
 
@@ -129,6 +162,31 @@ func (t *bucket) start(b *Budget) {
 	t.limit = int64(size * wholeToken)
 	t.tokens = t.limit
 	t.trickle = rate.NewLimiter(rate.Limit(orDefault(b.Rate, 0.2)), int(math.Ceil(size)))
+}
+
+func (t *bucket) lose(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now.Sub(t.failedAt) > memory {
+		t.failed = 0
+	}
+	t.failed++
+	t.failedAt = now
+}
+
+func (t *bucket) failing(now time.Time) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now.Sub(t.failedAt) > memory {
+		return 0
+	}
+	return t.failed
+}
+
+func (t *bucket) revive() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failed = 0
 }
 
 // settle moves what has trickled in into the bucket, fraction and all: half a

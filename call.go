@@ -200,6 +200,8 @@ func (c *call) attempt(a *attempt) {
 		ticket.done(seen, time.Now())
 		if seen == healthGood {
 			c.t.budget.earn(c.host, time.Now())
+		} else if seen == healthBad && len(c.tries) > 1 {
+			c.t.budget.lost(c.host, time.Now())
 		}
 	}()
 	limit, probe := ticket.probe()
@@ -769,6 +771,10 @@ func (c *call) decide() {
 		c.stop, c.retryAt = &OpenError{Host: c.host.String(), Until: until}, until
 		return
 	}
+	if !asked && c.t.budget.inVain(c.host, len(c.tries)-1, now) {
+		c.stop = ErrBudget
+		return
+	}
 	if !c.t.budget.pay(c.host, now) {
 		c.stop = ErrBudget
 		return
@@ -805,6 +811,9 @@ func (c *call) backoff(n int) time.Duration {
 	base, most := cmp.Or(c.t.BackoffBase, defaultBackoffBase), cmp.Or(c.t.BackoffCap, defaultBackoffCap)
 	if c.t.Backoff != nil {
 		return max(0, c.t.Backoff(base, most, n, c.whole()))
+	}
+	if resp := c.whole(); resp != nil && overloaded(resp.StatusCode) {
+		n *= patience
 	}
 	return fullJitter(base, most, n, rand.Int64N)
 }

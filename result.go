@@ -26,8 +26,9 @@ var (
 	ErrBody = errors.New("its body cannot be sent again; set GetBody")
 	// ErrAttempts: Transport.Attempts are used up.
 	ErrAttempts = errors.New("no attempts are left")
-	// ErrBudget: the host's retry budget is empty.
-	ErrBudget = errors.New("the host's retry budget is empty")
+	// ErrBudget: the host's retry budget is empty, or other calls' retries to it
+	// have only failed lately. See [Budget].
+	ErrBudget = errors.New("the host's retry budget is spent, or retries to it have only failed lately")
 	// ErrDeadline: the next attempt would start after the context's deadline.
 	ErrDeadline = errors.New("the next one would start after the deadline")
 	// ErrRetryAfter: the server asked for a longer wait than

@@ -43,8 +43,10 @@ type Transport struct {
 	AttemptTimeout time.Duration
 
 	// BackoffBase and BackoffCap shape the pause before attempt n+1: uniform
-	// in [0, min(BackoffCap, BackoffBase·2ⁿ⁻¹)), "full jitter". Zero means
-	// 500ms and 8s.
+	// in [0, min(BackoffCap, BackoffBase·2ⁿ⁻¹)), "full jitter". After a 429,
+	// 503 or 529, by which a server says that it is overloaded, pauses grow
+	// eightfold from one to the next instead of twofold. Zero means 500ms and
+	// 8s.
 	BackoffBase time.Duration
 	BackoffCap  time.Duration
 
@@ -85,7 +87,7 @@ type Transport struct {
 
 	// Backoff chooses the pause; it gets BackoffBase, BackoffCap, the attempt
 	// counted from 0, and the response. A server's wait still is a lower
-	// bound. Nil means full jitter.
+	// bound. Nil means full jitter, as above.
 	Backoff retryablehttp.Backoff
 
 	// Breaker refuses requests to hosts that keep failing. Nil means one of
