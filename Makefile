@@ -11,7 +11,7 @@ KILLS ?= 2000
 GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
-.PHONY: test lab crash mutants soak bench lint release-check fmt
+.PHONY: test lab crash mutants soak bench storm lint release-check fmt
 
 # Every test of every module: scripts/test says how.
 test:
@@ -40,6 +40,11 @@ soak:
 
 bench:
 	go test -run='^$$' -bench=. -benchmem work
+
+# A thousand clients in outages, this library beside others: writes the section
+# on storms of docs/benchmarks.md and its figures, and fails if a promise is broken.
+storm:
+	@go test -count=1 -timeout=0 -run='^TestStorm$$' ./bench/storm -docs=$(CURDIR)/docs
 
 lint:
 	@scripts/lint

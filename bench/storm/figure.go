@@ -42,7 +42,7 @@ func Draw(dir string, runs []*Run) error {
 	success.Y.Label.Text = "actions that succeed, %"
 	success.X.Label.Text = "seconds since the outage began"
 	success.Y.Min, success.Y.Max = 0, 105
-	load.Y.Min = 0
+	load.Y.Min, load.Y.Max = 0, 2.1 // the legend is above the lines
 	for _, p := range []*plot.Plot{load, success} {
 		p.X.Min, p.X.Max = -figureBefore, (c.Until-c.From).Seconds()+figureAfter
 		p.X.Tick.Marker, p.Y.Tick.Marker = plot.DefaultTicks{}, plot.DefaultTicks{}
