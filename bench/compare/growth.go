@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// growthSection compares a call's cost among few with that among many.
+func growthSection(r *report) {
+	r.printf("Keyed POSTs, all defaults, to hosts in turn. Breakers and budgets of 1024 hosts are remembered, beyond that the least recently used goes.\n\n")
+	var cs []*candidate
+	for _, hosts := range []int{1, 1000, 10_000} {
+		names := make([]string, hosts)
+		for i := range names {
+			names[i] = fmt.Sprintf("h%d.example", i)
+		}
+		rt := oncehttpDefaults.wrap(nothing{}, time.Second)
+		for _, h := range names {
+			roundTrip(rt, post.make(context.Background(), h))
+		}
+		cs = append(cs, &candidate{name: fmt.Sprintf("%d host(s)", hosts), bench: func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				roundTrip(rt, post.make(b.Context(), names[i%hosts]))
+			}
+		}})
+	}
+	r.measure("Hosts", cs)
+	r.table(cs)
+	r.judge("cost of a call at 1 000 hosts, of that at one", cs[1].time()/cs[0].time(), "≤", 1.5, "×")
+	r.judge("cost of a call at 10 000 hosts, of that at one", cs[2].time()/cs[0].time(), "≤", 4, "×")
+
+	r.printf("\nFirst executions and replays in a MemoryStore that already has this many keys.\n\n")
+	var firsts, replays []*candidate
+	for _, n := range []int{100, 10_000, 1_000_000} {
+		h, next := filled(n)
+		firsts = append(firsts, &candidate{name: fmt.Sprintf("first, %d keys", n), bench: func(b *testing.B) {
+			for b.Loop() {
+				serve(h, fmt.Sprintf("more-%010d", *next))
+				*next++
+			}
+		}, setup: func() func() {
+			if n < 1_000_000 { // among so many, those of a round do not count
+				h, next = filled(n)
+			}
+			return func() {}
+		}})
+		other, _ := filled(n)
+		replays = append(replays, &candidate{name: fmt.Sprintf("replay, %d keys", n), bench: func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				serve(other, keys()[i*7919%n])
+			}
+		}})
+	}
+	all := append(append([]*candidate{}, firsts...), replays...)
+	r.measure("Keys", all)
+	r.table(all)
+	r.judge("first execution at 10⁶ keys, of that at 10²", firsts[2].time()/firsts[0].time(), "≤", 1.2, "×")
+	r.judge("replay at 10⁶ keys, of that at 10²", replays[2].time()/replays[0].time(), "≤", 1.2, "×")
+}
+
+// filled is a protected handler whose store has n keys.
+func filled(n int) (http.Handler, *int) {
+	h := protected(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusCreated)
+	}))
+	for _, k := range keys()[:n] {
+		serve(h, k)
+	}
+	next := 0
+	return h, &next
+}
