@@ -185,6 +185,12 @@ var (
 // be told how it ended. The error is an *OpenError, or names a field of b that
 // makes no sense.
 func (b *Breaker) allow(k hostKey, attemptTimeout time.Duration, repeatable bool, now time.Time) (ticket, error) {
+	var near hostNear[hostBreaker]
+	return b.allowNear(&near, k, attemptTimeout, repeatable, now)
+}
+
+// allowNear is allow for those who remember where k's breaker is.
+func (b *Breaker) allowNear(near *hostNear[hostBreaker], k hostKey, attemptTimeout time.Duration, repeatable bool, now time.Time) (ticket, error) {
 	if b.Disabled {
 		return ticket{}, nil
 	}
@@ -192,9 +198,10 @@ func (b *Breaker) allow(k hostKey, attemptTimeout time.Duration, repeatable bool
 		return ticket{}, err
 	}
 	for {
-		a := b.hosts.get(k, now).allow(b, k, attemptTimeout, repeatable, now)
+		a := b.hosts.near(near, k, now).allow(b, k, attemptTimeout, repeatable, now)
 		if a.gone {
-			continue // evicted since; the next one is current
+			near.forget() // evicted since; the next one is current
+			continue
 		}
 		if a.changed {
 			b.deliver()
@@ -307,10 +314,12 @@ type hostBreaker struct {
 	generation uint64 // counts changes of state: results from before one are void
 	changed    bool   // the call in progress has changed state
 
-	// Closed. gobreaker counts failures in a row, too, but within its window,
-	// so that a lone caller of a host that hangs would never reach five.
+	// Closed. gobreaker is only told of the failure that opens it. It would count
+	// failures in a row within its window only, so that a lone caller of a host
+	// that hangs would never reach five.
 	inRow    int
 	lastFail time.Time
+	tally    tally
 
 	// Open and half-open: when a probe may go, and when any attempt may be it.
 	until, untilAny time.Time
@@ -333,14 +342,20 @@ type admission struct {
 func (h *hostBreaker) allow(b *Breaker, k hostKey, attemptTimeout time.Duration, repeatable bool, now time.Time) (a admission) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.state == BreakerClosed && h.cb != nil && !h.gone && b.windowFor(attemptTimeout) <= h.window {
+		a.ticket = ticket{b: b, h: h, generation: h.generation, start: now}
+		return a
+	}
 	if h.gone {
 		return admission{gone: true}
 	}
 	h.now, h.changed = now, false
 	defer func() { a.changed = h.changed }()
 
-	if w := b.windowFor(attemptTimeout); h.cb == nil || w > h.window && h.state == BreakerClosed {
-		h.fresh(b, k, w)
+	if h.state == BreakerClosed {
+		h.fresh(b, k, b.windowFor(attemptTimeout))
+		a.ticket = ticket{b: b, h: h, generation: h.generation, start: now}
+		return a
 	}
 	if h.probing && !now.Before(h.probeEnds) {
 		// The probe's result will not come any more: a panic, Goexit or a hang
@@ -350,7 +365,7 @@ func (h *hostBreaker) allow(b *Breaker, k hostKey, attemptTimeout time.Duration,
 	if h.probing {
 		return admission{refused: true, until: h.probeEnds}
 	}
-	if until := h.opens(repeatable); h.state != BreakerClosed && now.Before(until) {
+	if until := h.opens(repeatable); now.Before(until) {
 		return admission{refused: true, until: until}
 	}
 
@@ -377,34 +392,29 @@ func (h *hostBreaker) opens(repeatable bool) time.Time {
 // fresh puts a new gobreaker in place. Results of attempts that the old one let
 // through are void. h.mu is held and the state is closed.
 func (h *hostBreaker) fresh(b *Breaker, k hostKey, window time.Duration) {
-	var (
-		failures = cmp.Or(b.Failures, 5)
-		ratio    = cmp.Or(b.Ratio, 0.5)
-		least    = uint64(cmp.Or(b.MinOutcomes, 10))
-		openFor  = min(cmp.Or(b.OpenFor, 10*time.Second), longest)
-		tenth    = window/10 + 1
-	)
+	openFor := min(cmp.Or(b.OpenFor, 10*time.Second), longest)
 	h.window = window
+	h.tally.reset(window, h.now)
 	h.generation++
 	h.cb = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		// Eleven tenths, as the last one is never whole.
-		Interval:     11 * tenth,
-		BucketPeriod: tenth,
 		// How long it stays open is drawn anew each time, below. This is less
 		// than the least of that, and not zero, which would mean a minute.
 		Timeout:      openFor/2 + 1,
 		IsSuccessful: func(err error) bool { return err == nil },
 		IsExcluded:   func(err error) bool { return err == errNeutral },
-		ReadyToTrip: func(c gobreaker.Counts) bool {
-			// Not c.Requests: that has attempts in flight in it, and neutral ones.
-			failed := uint64(c.TotalFailures)
-			decided := failed + uint64(c.TotalSuccesses)
-			return h.inRow >= failures || decided >= least && float64(failed) >= ratio*float64(decided)
-		},
+		ReadyToTrip:  func(gobreaker.Counts) bool { return true }, // it is told of no other failure
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			h.change(b, k, BreakerState(from), BreakerState(to), openFor)
 		},
 	})
+}
+
+// trips reports whether the failures that are counted are enough to open it.
+func (h *hostBreaker) trips(b *Breaker) bool {
+	// Not the attempts in flight, nor neutral ones.
+	decided := h.tally.allGood + h.tally.allBad
+	return h.inRow >= cmp.Or(b.Failures, 5) ||
+		decided >= uint64(cmp.Or(b.MinOutcomes, 10)) && float64(h.tally.allBad) >= cmp.Or(b.Ratio, 0.5)*float64(decided)
 }
 
 // change records a change of state. h.mu is held.
@@ -420,6 +430,7 @@ func (h *hostBreaker) change(b *Breaker, k hostKey, from, to BreakerState, openF
 		h.untilAny = h.until.Add(d)
 	case BreakerClosed:
 		h.until, h.untilAny = time.Time{}, time.Time{}
+		h.tally.reset(h.window, h.now)
 	}
 	if b.OnStateChange == nil {
 		return
@@ -454,7 +465,7 @@ func (h *hostBreaker) leave(now time.Time, must bool) bool {
 type ticket struct {
 	b          *Breaker
 	h          *hostBreaker
-	tell       func(error)
+	tell       func(error) // of a probe
 	generation uint64
 	start      time.Time
 	limit      time.Duration // of a probe
@@ -488,16 +499,34 @@ func (h *hostBreaker) done(t *ticket, v health, now time.Time) (changed bool) {
 	switch v {
 	case healthGood:
 		h.inRow = 0
-		t.tell(nil)
+		h.tell(t, nil)
 	case healthBad:
 		if t.start.Sub(h.lastFail) > h.window {
 			h.inRow = 0
 		}
 		h.inRow++
 		h.lastFail = now
-		t.tell(errFailure)
+		h.tell(t, errFailure)
 	default:
-		t.tell(errNeutral)
+		h.tell(t, errNeutral)
 	}
 	return h.changed
+}
+
+// tell counts an outcome, or hands that of a probe on.
+func (h *hostBreaker) tell(t *ticket, err error) {
+	if t.tell != nil {
+		t.tell(err)
+		return
+	}
+	if err == errNeutral {
+		return
+	}
+	h.tally.add(err == nil, h.now)
+	if err == nil || !h.trips(t.b) {
+		return
+	}
+	if done, refused := h.cb.Allow(); refused == nil {
+		done(errFailure)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -44,6 +45,7 @@ type Budget struct {
 	// seconds. Negative means none.
 	Rate float64
 
+	used  atomic.Bool // some host has a bucket
 	hosts hostMap[bucket, *bucket]
 }
 
@@ -76,6 +78,7 @@ func (b *Budget) pay(k hostKey, now time.Time) bool {
 	if b.Disabled {
 		return true
 	}
+	b.used.Store(true)
 	for {
 		if paid, here := b.hosts.get(k, now).pay(b, now); here {
 			return paid
@@ -109,7 +112,7 @@ func (b *Budget) inVain(k hostKey, own int, now time.Time) bool {
 }
 
 func (b *Budget) add(k hostKey, n int64, now time.Time) {
-	if b.Disabled || n <= 0 {
+	if b.Disabled || n <= 0 || !b.used.Load() {
 		return
 	}
 	// A host without a bucket has a full one.

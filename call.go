@@ -138,7 +138,9 @@ func (c *call) begin() error {
 	if err := c.t.budget.check(); err != nil {
 		return err
 	}
-	c.state = c.t.hosts.get(c.host, time.Now())
+	if c.state = c.t.hosts.find(c.host); c.state == nil {
+		c.state = c.t.hosts.get(c.host, time.Now())
+	}
 	c.getBody = c.req.GetBody
 	if err := c.chooseKey(); err != nil {
 		return err
@@ -184,7 +186,8 @@ func (c *call) attempt(a *attempt) {
 	if timeout == 0 {
 		timeout = defaultAttemptTimeout
 	}
-	ticket, err := c.t.breaker.allow(c.host, timeout, c.key.repeats() || idempotent(c.req.Method), time.Now())
+	start := time.Now()
+	ticket, err := c.t.breaker.allowNear(&c.state.breaker, c.host, timeout, c.key.repeats() || idempotent(c.req.Method), start)
 	if err != nil {
 		var until time.Time
 		if open, ok := asType[*OpenError](err); ok {
@@ -196,12 +199,16 @@ func (c *call) attempt(a *attempt) {
 	// Whatever happens from here, the breaker is told once: a probe whose
 	// result never arrives would keep the host shut.
 	seen := healthNone
+	var end time.Time
 	defer func() {
-		ticket.done(seen, time.Now())
+		if end.IsZero() {
+			end = time.Now()
+		}
+		ticket.done(seen, end)
 		if seen == healthGood {
-			c.t.budget.earn(c.host, time.Now())
+			c.t.budget.earn(c.host, end)
 		} else if seen == healthBad && len(c.tries) > 1 {
-			c.t.budget.lost(c.host, time.Now())
+			c.t.budget.lost(c.host, end)
 		}
 	}()
 	limit, probe := ticket.probe()
@@ -215,7 +222,9 @@ func (c *call) attempt(a *attempt) {
 		c.refuse(err, time.Time{})
 		return
 	}
-	start := time.Now()
+	if c.t.Prepare != nil {
+		start = time.Now() // that may have taken long
+	}
 	a.startTimer(timeout, c.hasBody(), probe, start)
 	c.paid, c.slot = false, reservation{}
 	seen = healthBad // stands if Base panics
@@ -241,7 +250,8 @@ func (c *call) attempt(a *attempt) {
 	}
 	late := a.stopTimer()
 
-	try := Attempt{N: len(c.tries) + 1, Start: start, Duration: time.Since(start), Certainty: CertaintyAnswered}
+	end = time.Now()
+	try := Attempt{N: len(c.tries) + 1, Start: start, Duration: end.Sub(start), Certainty: CertaintyAnswered}
 	try.Conns = int(a.trace.conns.Load())
 	if resp != nil {
 		try.Status = resp.StatusCode
@@ -707,15 +717,15 @@ func (c *call) decide() {
 		return
 	}
 	c.retryAt = time.Time{} // what an earlier answer said is over
+	if c.resp != nil && c.err == nil && c.resp.StatusCode < 400 {
+		return
+	}
 	now := time.Now()
 	ctx := c.req.Context()
 	var wait time.Duration // what the server asks for
 	var asked bool
 	help := c.err != nil
 	if c.resp != nil && c.err == nil {
-		if c.resp.StatusCode < 400 {
-			return
-		}
 		help = retryableStatus(c.resp.StatusCode, c.resp.Header)
 		if help {
 			wait, asked = RetryAfter(c.resp.Header, now)

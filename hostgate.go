@@ -17,6 +17,8 @@ type hostState struct {
 	warned atomic.Bool
 	proto  atomic.Int32 // the major version of HTTP in its latest answer; 0: none yet
 
+	breaker hostNear[hostBreaker] // where the Transport's Breaker has this host
+
 	mu   sync.Mutex
 	lim  *rate.Limiter // nil until the first reservation
 	last time.Time     // the latest time that lim was told

@@ -18,7 +18,10 @@ type hostKey struct {
 
 // hostKeyOf returns the key of u. It allocates only when u has upper case in it.
 func hostKeyOf(u *url.URL) hostKey {
-	k := hostKey{strings.ToLower(u.Scheme), strings.ToLower(u.Host)}
+	k := hostKey{u.Scheme, strings.ToLower(u.Host)}
+	if k.scheme != "https" && k.scheme != "http" {
+		k.scheme = strings.ToLower(k.scheme)
+	}
 	i := strings.LastIndexByte(k.host, ':')
 	if i < 0 {
 		return k
@@ -74,10 +77,35 @@ func (m *hostMap[V, P]) get(k hostKey, now time.Time) *V {
 	if v := m.find(k); v != nil {
 		return v
 	}
+	return &m.insert(k, now).v
+}
+
+// A hostNear remembers an entry of a hostMap that belongs to one host, for whoever
+// asks for that host's again and again.
+type hostNear[V any] struct{ slot atomic.Pointer[hostSlot[V]] }
+
+// near is get by way of what n remembers. Who finds that the entry is gone calls
+// n.forget and asks again.
+func (m *hostMap[V, P]) near(n *hostNear[V], k hostKey, now time.Time) *V {
+	s := n.slot.Load()
+	if s == nil {
+		if s = m.slot(k); s == nil {
+			s = m.insert(k, now)
+		}
+		n.slot.Store(s)
+	}
+	m.touch(s)
+	return &s.v
+}
+
+func (n *hostNear[V]) forget() { n.slot.Store(nil) }
+
+// insert adds an entry for k, unless somebody has.
+func (m *hostMap[V, P]) insert(k hostKey, now time.Time) *hostSlot[V] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.m[k]; s != nil {
-		return &s.v
+		return s
 	}
 	if m.m == nil {
 		m.m = make(map[hostKey]*hostSlot[V])
@@ -89,21 +117,33 @@ func (m *hostMap[V, P]) get(k hostKey, now time.Time) *V {
 	s.used.Store(m.inserts.Add(1))
 	// The strings of k are parts of a URL, query and all: do not keep that alive.
 	m.m[hostKey{strings.Clone(k.scheme), strings.Clone(k.host)}] = s
-	return &s.v
+	return s
 }
 
 // find returns the entry of k, or nil.
 func (m *hostMap[V, P]) find(k hostKey) *V {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	s := m.m[k]
+	s := m.slot(k)
 	if s == nil {
 		return nil
 	}
+	return &s.v
+}
+
+func (m *hostMap[V, P]) slot(k hostKey) *hostSlot[V] {
+	m.mu.RLock()
+	s := m.m[k]
+	m.mu.RUnlock()
+	if s != nil {
+		m.touch(s)
+	}
+	return s
+}
+
+// touch notes that s is in use.
+func (m *hostMap[V, P]) touch(s *hostSlot[V]) {
 	if n := m.inserts.Load(); s.used.Load() != n {
 		s.used.Store(n)
 	}
-	return &s.v
 }
 
 // evict makes room. It removes many at a time, and looks again only after the

@@ -288,10 +288,10 @@ var mutants = []mutant{
 	}
 	if h.gone`},
 	{"the breaker is not told of failures", "call.go",
-		`		ticket.done(seen, time.Now())
+		`		ticket.done(seen, end)
 		if seen`,
 		`		if seen == healthGood {
-			ticket.done(seen, time.Now())
+			ticket.done(seen, end)
 		}
 		if seen`},
 	{"the breaker counts cancelled callers", "call.go",
