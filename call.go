@@ -63,9 +63,8 @@ type call struct {
 // attempt is what one pass through Base needs.
 type attempt struct {
 	tries  [1]Attempt // room for call.tries, in the first attempt
-	up     upload
 	cancel context.CancelFunc
-	trace  connTrace
+	*sending
 
 	mu       sync.Mutex // guards timer against its own callback
 	timer    *time.Timer
@@ -74,6 +73,21 @@ type attempt struct {
 	over     bool
 	timedOut bool
 	starved  bool // while it waited for the caller's body
+}
+
+// sending is what an attempt needs whose body or certainty matters: any but one of a
+// safe method without a body.
+type sending struct {
+	up    upload
+	trace connTrace
+}
+
+// seen is what the connections tell.
+func (a *attempt) seen() wire {
+	if a.sending == nil {
+		return wire{}
+	}
+	return a.trace.seen()
 }
 
 // callContext is the caller's context with the call in it.
@@ -252,7 +266,9 @@ func (c *call) attempt(a *attempt) {
 
 	end = time.Now()
 	try := Attempt{N: len(c.tries) + 1, Start: start, Duration: end.Sub(start), Certainty: CertaintyAnswered}
-	try.Conns = int(a.trace.conns.Load())
+	if a.sending != nil {
+		try.Conns = int(a.trace.conns.Load())
+	}
 	if resp != nil {
 		try.Status = resp.StatusCode
 	}
@@ -269,23 +285,19 @@ func (c *call) attempt(a *attempt) {
 		}
 	}
 	if err != nil {
-		if a.trace.again.Load() && c.over() == nil {
+		if a.sending != nil && a.trace.again.Load() && c.over() == nil {
 			err = errAgain
 		}
 		err = scrubbed(err, c.req.URL)
 		try.Err = err
-		try.Certainty = certaintyOf(err, a.trace.seen())
+		try.Certainty = certaintyOf(err, a.seen())
 		if resp != nil {
 			try.Certainty = CertaintyUnknown // cut after its head
 		}
 		if unsendable(r) {
 			try.Certainty = CertaintyNotSent
 		}
-		if f := a.up.failed.Load(); f != nil && !late {
-			if c.bodyErr = *f; *f == errBodyLength {
-				c.bodyErr = fmt.Errorf("%w: %w", errBodyLength, err) // net/http may say it with the numbers
-			}
-		}
+		c.blameBody(a, late, err)
 		c.last, c.final = err, finalError(err, r)
 	}
 	c.resp, c.err = resp, err
@@ -304,6 +316,20 @@ func (c *call) attempt(a *attempt) {
 	c.tries = append(c.tries, try)
 	if c.t.OnAttempt != nil {
 		c.t.OnAttempt(c.req, try)
+	}
+}
+
+// blameBody notes whether the attempt failed because the caller's own body did.
+func (c *call) blameBody(a *attempt, late bool, err error) {
+	if a.sending == nil || late {
+		return
+	}
+	f := a.up.failed.Load()
+	if f == nil {
+		return
+	}
+	if c.bodyErr = *f; *f == errBodyLength {
+		c.bodyErr = fmt.Errorf("%w: %w", errBodyLength, err) // net/http may say it with the numbers
 	}
 }
 
@@ -392,6 +418,9 @@ func (c *call) sleep(d time.Duration) error {
 func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error) {
 	ctx := context.Context(&c.ctx)
 	unsafe := !isSafe(c.req.Method)
+	if unsafe || c.hasBody() {
+		a.sending = new(sending)
+	}
 	if unsafe {
 		ctx = c.watch(ctx, a)
 	}
@@ -417,7 +446,7 @@ func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error)
 		if err != nil && r.Body != nil {
 			r.Body.Close()
 		}
-		if c.hasBody() && (err != nil || r.Body != &a.up) {
+		if c.hasBody() && (err != nil || r.Body != io.ReadCloser(&a.up)) {
 			a.up.Close()
 		}
 		if err != nil {
@@ -428,7 +457,7 @@ func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error)
 	// a reused connection dies, and over HTTP/2 after some errors even without a
 	// key. Sends equal attempts without. Over HTTP/1 and without a key it only
 	// asks for the body again when nothing of the request was written.
-	if r.Body == &a.up && c.getBody != nil && !netHTTPResends(r.Header) && c.state.proto.Load() == 1 {
+	if c.hasBody() && r.Body == io.ReadCloser(&a.up) && c.getBody != nil && !netHTTPResends(r.Header) && c.state.proto.Load() == 1 {
 		r.GetBody = c.rewind(a)
 	}
 	return r, nil
@@ -949,7 +978,7 @@ func (c *call) abandon() {
 	}
 	if c.latest != nil {
 		c.latest.end()
-		if c.latest.up.src != nil {
+		if c.latest.sending != nil && c.latest.up.src != nil {
 			c.latest.up.Close()
 		}
 	}
