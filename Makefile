@@ -38,8 +38,11 @@ soak:
 	@scripts/test -soak -fuzztime=$(FUZZTIME) -count=$(COUNT)
 	@$(MAKE) mutants
 
+# This library beside what a program would use in its place: tables, and what is
+# promised of them, also in docs/benchmarks.md.
 bench:
-	go test -run='^$$' -bench=. -benchmem work
+	@go -C bench build -o ../bin/compare ./compare
+	@bin/compare -raw=bin/compare.txt $(if $(wildcard docs/benchmarks.md),-write=docs/benchmarks.md)
 
 # A thousand clients in outages, this library beside others: writes the section
 # on storms of docs/benchmarks.md and its figures, and fails if a promise is broken.
