@@ -69,6 +69,22 @@ func (p *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Write(p.body())
 }
 
+// MarshalJSON returns the problem document.
+func (p *Refusal) MarshalJSON() ([]byte, error) { return p.body(), nil }
+
+// RefusalOf is how a [Middleware] words an error of [Once.Do] or [ParseKey]. It is for
+// those who run a Once behind another protocol and want to refuse calls in the same
+// words: put its JSON where that protocol has room for the details of an error.
+func RefusalOf(err error) *Refusal {
+	switch {
+	case errors.Is(err, ErrNoKey), errors.Is(err, ErrBadKey):
+		return refuseMalformedKey(err)
+	case errors.Is(err, ErrResponseGone):
+		return refuseGone(outcomeUnknown)
+	}
+	return refuse(err)
+}
+
 // setHeader sets what must be there whoever words the refusal.
 func (p *Refusal) setHeader(h http.Header) {
 	h.Set("Cache-Control", "no-store")

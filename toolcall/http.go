@@ -153,17 +153,31 @@ func (e *Error) problem(resp *http.Response) {
 	if t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); t != "application/problem+json" {
 		return
 	}
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err != nil {
-		return
+	if b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)); err == nil {
+		e.refused(b)
 	}
+}
+
+// Refused is what a tool returns whose server, over another protocol than HTTP, refused
+// the call with err and a problem document of [oncehttp.RefusalOf]. It is nil if problem
+// is none.
+func Refused(problem []byte, err error) error {
+	e := &Error{Type: TypePermanent, Err: err}
+	if !e.refused(problem) {
+		return nil
+	}
+	return e
+}
+
+// refused takes a problem document at its word, and reports whether it is one of ours.
+func (e *Error) refused(problem []byte) bool {
 	var p struct {
 		Type    string `json:"type"`
 		Retry   bool   `json:"retry_same_key"`
 		Outcome string `json:"outcome"`
 	}
-	if json.Unmarshal(b, &p) != nil || !strings.HasPrefix(p.Type, "urn:oncehttp:") {
-		return
+	if json.Unmarshal(problem, &p) != nil || !strings.HasPrefix(p.Type, "urn:oncehttp:") {
+		return false
 	}
 	e.settles = false
 	switch o := Outcome(p.Outcome); o {
@@ -180,4 +194,5 @@ func (e *Error) problem(resp *http.Response) {
 	case e.outcome != OutcomeNone:
 		e.Type = TypePermanent
 	}
+	return true
 }

@@ -244,3 +244,33 @@ func TestALateAnswerThatIsCutIsNoSuccess(t *testing.T) {
 type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, errors.New("cut") }
+
+func TestARefusalOverAnotherProtocolIsTakenAtItsWord(t *testing.T) {
+	for _, c := range []struct {
+		cause error
+		want  string
+	}{
+		{oncehttp.ErrBadKey, "permanent none"},
+		{oncehttp.ErrKeyReused, "permanent unknown"},
+		{oncehttp.ErrOutcomeUnknown, "permanent unknown"},
+		{oncehttp.ErrInProgress, "transient unknown"},
+		{oncehttp.ErrStoreUnavailable, "transient unknown"},
+	} {
+		b, err := json.Marshal(oncehttp.RefusalOf(c.cause))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := classify(Keyed, nil, Refused(b, io.EOF), false)
+		if got := fmt.Sprintf("%s %s", v.typ, v.outcome); got != c.want {
+			t.Errorf("%v: got %s, want %s", c.cause, got, c.want)
+		}
+		if !errors.Is(v.err, io.EOF) {
+			t.Errorf("%v: got %v, which has lost its cause", c.cause, v.err)
+		}
+	}
+	for _, problem := range []string{"", "{}", "null", "[]", `{"type":"about:blank"}`, `{"type":7}`} {
+		if err := Refused([]byte(problem), io.EOF); err != nil {
+			t.Errorf("%q: got %v, want nil", problem, err)
+		}
+	}
+}
