@@ -42,8 +42,8 @@ var rootCarries = []string{
 	"golang.org/x/time",
 }
 
-// drivers are what one store has and no other program may carry.
-var drivers = []string{"github.com/jackc/pgx", "github.com/redis/go-redis", "modernc.org/sqlite"}
+// drivers are what one store or adapter has and no other program may carry.
+var drivers = []string{"github.com/jackc/pgx", "github.com/redis/go-redis", "modernc.org/sqlite", "github.com/modelcontextprotocol/go-sdk"}
 
 // private are the modules that nobody imports.
 var private = []string{"examples", "conformance", "bench"}
@@ -110,7 +110,7 @@ func tooMuch(dir string, carried []string) (wrong []string) {
 	if isProgram(path.Join(root, dir)) {
 		return nil // it is nobody's dependency
 	}
-	own := map[string]string{"pgstore": drivers[0], "redisstore": drivers[1], "sqlitestore": drivers[2]}[dir]
+	own := map[string]string{"pgstore": drivers[0], "redisstore": drivers[1], "sqlitestore": drivers[2], "adapters/mcp": drivers[3]}[dir]
 	for _, m := range carried {
 		for _, d := range drivers {
 			if d != own && strings.HasPrefix(m, d) {

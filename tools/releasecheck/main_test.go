@@ -15,6 +15,8 @@ func TestWhatImportersMustNotCarry(t *testing.T) {
 		{"the root and its three dependencies", "", rootCarries, nil},
 		{"the root and a driver", "", append(slices.Clone(rootCarries), "github.com/jackc/pgx/v5"), []string{"github.com/jackc/pgx/v5"}},
 		{"a store and its own driver", "pgstore", []string{root, "github.com/jackc/pgx/v5"}, nil},
+		{"an adapter and its SDK", "adapters/mcp", []string{root, "github.com/modelcontextprotocol/go-sdk"}, nil},
+		{"a store and an adapter's SDK", "pgstore", []string{root, "github.com/modelcontextprotocol/go-sdk"}, []string{"github.com/modelcontextprotocol/go-sdk"}},
 		{"a program and every driver", "cmd/onceproxy", append(slices.Clone(drivers), root), nil},
 		{"a store and another's driver", "pgstore", []string{root, "modernc.org/sqlite"}, []string{"modernc.org/sqlite"}},
 	} {
