@@ -156,7 +156,7 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) error {
 		return s.newer(v)
 	}
 	s.clock.meet(skew, late)
-	return nil
+	return makeView(ctx, conn)
 }
 
 func meta(ctx context.Context, conn *sql.Conn) (v, skew, late int64, err error) {
