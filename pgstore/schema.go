@@ -13,12 +13,14 @@ const version = 1
 const defaultTable = "oncehttp_records"
 
 // Schema returns the SQL that makes the table, for people who run migrations
-// themselves. It may be run again: what is there already stays as it is. The
+// themselves, and the view tool_executions (of a table of another name: that name
+// and _tool_executions), which shows operators the calls of tools that package toolcall
+// has recorded. It may be run again: what is there already stays as it is. The
 // version of the table is part of its comment, and is looked at before the store
 // uses the table.
-func (s *Store) Schema() string { return schema(s.table) }
+func (s *Store) Schema() string { return schema(s.table) + viewOf(s.table) }
 
-// Migrate makes the table unless it is there. For that it needs the right to
+// Migrate makes the table and the view unless they are there. For that it needs the right to
 // create tables; the store itself needs SELECT, INSERT, UPDATE and DELETE on it and
 // no more. The schema must be there. It may run in several processes at once.
 func (s *Store) Migrate(ctx context.Context) error {
@@ -26,21 +28,32 @@ func (s *Store) Migrate(ctx context.Context) error {
 		return s.bad
 	}
 	for range 10 {
-		if _, err := s.look(ctx); !errors.Is(err, errNoTable) {
+		_, err := s.look(ctx)
+		if err == nil {
+			s.makeView(ctx)
+		}
+		if !errors.Is(err, errNoTable) {
 			return err
 		}
-		err := s.db.script(ctx, s.Schema())
-		switch state(err) {
-		case "23505", "42P07", "42710", "XX000": // somebody makes it at the same time
-		case "3F000":
+		err = s.db.script(ctx, schema(s.table))
+		switch {
+		case meanwhile(err):
+		case state(err) == "3F000":
 			return fmt.Errorf("pgstore: migrate: %w: make the schema of %s first", err, s.table)
-		default:
-			if err != nil {
-				return s.explain("migrate", err)
-			}
+		case err != nil:
+			return s.explain("migrate", err)
 		}
 	}
 	return errors.New("pgstore: migrate: others make and drop the table all the time")
+}
+
+// meanwhile reports whether somebody makes the same thing at the same time.
+func meanwhile(err error) bool {
+	switch state(err) {
+	case "23505", "42P07", "42710", "42723", "XX000":
+		return true
+	}
+	return false
 }
 
 // A record is one row. What only a running claim needs is NULL once it is done. The

@@ -44,7 +44,9 @@ func TestOperatorsSeeWhatToolsWereRunButNotWhatTheyReturned(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "once.db")
 	s := open(t, path)
 	r := &toolcall.Runner{Scope: "acme/agent", Store: s}
-	ok := func(context.Context, json.RawMessage) (any, error) { return map[string]string{"iban": "DE89 canary"}, nil }
+	ok := func(context.Context, json.RawMessage) (any, error) {
+		return map[string]string{"iban": "DE89 canary"}, nil
+	}
 	if err := r.Register(
 		toolcall.Tool{Name: "refund", Call: ok},
 		toolcall.Tool{Name: `odd "näme" \u0000`, Call: ok},
