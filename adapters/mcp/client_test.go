@@ -1,4 +1,4 @@
-package mcp_test
+package oncemcp_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/oncehttp/oncehttp"
-	"github.com/oncehttp/oncehttp/adapters/mcp"
+	oncemcp "github.com/oncehttp/oncehttp/adapters/mcp"
 	"github.com/oncehttp/oncehttp/toolcall"
 )
 
@@ -37,11 +37,11 @@ func TestHintsOfAServerThatNobodyTrustsLoosenNothing(t *testing.T) {
 	} {
 		for _, trusted := range []bool{false, true} {
 			want := map[bool]toolcall.Effect{false: c.untrusted, true: c.trusted}[trusted]
-			if got := (&mcp.Client{Trusted: trusted}).Tool(&sdk.Tool{Name: "t", Annotations: c.hints}).Effect; got != want {
+			if got := (&oncemcp.Client{Trusted: trusted}).Tool(&sdk.Tool{Name: "t", Annotations: c.hints}).Effect; got != want {
 				t.Errorf("%s, trusted %v: got %v, want %v", c.what, trusted, got, want)
 			}
 			for _, declared := range []toolcall.Effect{toolcall.Unsafe, toolcall.Keyed, toolcall.Idempotent, toolcall.Read} {
-				m := &mcp.Client{Trusted: trusted, Effects: map[string]toolcall.Effect{"t": declared}}
+				m := &oncemcp.Client{Trusted: trusted, Effects: map[string]toolcall.Effect{"t": declared}}
 				if got := m.Tool(&sdk.Tool{Name: "t", Annotations: c.hints}).Effect; got != declared {
 					t.Errorf("%s, trusted %v, declared %v: got %v", c.what, trusted, declared, got)
 				}
@@ -53,7 +53,7 @@ func TestHintsOfAServerThatNobodyTrustsLoosenNothing(t *testing.T) {
 // runner has the shop's tools, all Keyed.
 func runner(t *testing.T, store oncehttp.Store, session func(context.Context) (*sdk.ClientSession, error)) *toolcall.Runner {
 	t.Helper()
-	c := &mcp.Client{Session: session, Timeout: 20 * time.Second, Effects: make(map[string]toolcall.Effect)}
+	c := &oncemcp.Client{Session: session, Timeout: 20 * time.Second, Effects: make(map[string]toolcall.Effect)}
 	r := &toolcall.Runner{Scope: "acme/agent", Store: store, Logger: quiet, BackoffBase: time.Millisecond}
 	for t, err := range open(t, session).Tools(t.Context(), nil) {
 		if err != nil {
@@ -141,9 +141,9 @@ func TestHowACallEndedIsTold(t *testing.T) {
 		args string
 		want string
 	}{
-		{"a tool that the server does not have", (&mcp.Client{Session: func(context.Context) (*sdk.ClientSession, error) { return cs, nil }}).Tool(&sdk.Tool{Name: "gone"}), `{}`, "failed bad_arguments none"},
-		{"no session", (&mcp.Client{Session: func(context.Context) (*sdk.ClientSession, error) { return nil, io.EOF }}).Tool(&sdk.Tool{Name: "raw"}), `{}`, "failed transient none"},
-		{"a failure that the caller knows", (&mcp.Client{Session: func(context.Context) (*sdk.ClientSession, error) { return cs, nil },
+		{"a tool that the server does not have", (&oncemcp.Client{Session: func(context.Context) (*sdk.ClientSession, error) { return cs, nil }}).Tool(&sdk.Tool{Name: "gone"}), `{}`, "failed bad_arguments none"},
+		{"no session", (&oncemcp.Client{Session: func(context.Context) (*sdk.ClientSession, error) { return nil, io.EOF }}).Tool(&sdk.Tool{Name: "raw"}), `{}`, "failed transient none"},
+		{"a failure that the caller knows", (&oncemcp.Client{Session: func(context.Context) (*sdk.ClientSession, error) { return cs, nil },
 			Failed: func(*sdk.CallToolResult) error { return toolcall.Permanent(errors.New("declined")) }}).Tool(&sdk.Tool{Name: "fails"}), `{}`, "failed permanent none"},
 	} {
 		r := &toolcall.Runner{Scope: "s", Store: new(oncehttp.MemoryStore), Logger: quiet, Attempts: 1}

@@ -1,4 +1,4 @@
-package mcp_test
+package oncemcp_test
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/oncehttp/oncehttp"
-	"github.com/oncehttp/oncehttp/adapters/mcp"
+	oncemcp "github.com/oncehttp/oncehttp/adapters/mcp"
 	"github.com/oncehttp/oncehttp/toolcall"
 )
 
 func ExampleMiddleware() {
 	server := sdk.NewServer(&sdk.Implementation{Name: "shop", Version: "1"}, nil)
 	once := &oncehttp.Once{Store: new(oncehttp.MemoryStore)} // or one that survives a restart
-	server.AddReceivingMiddleware(mcp.Middleware(once, nil))
+	server.AddReceivingMiddleware(oncemcp.Middleware(once, nil))
 }
 
 func ExampleClient() {
@@ -25,7 +25,7 @@ func ExampleClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	shop := &mcp.Client{
+	shop := &oncemcp.Client{
 		Session: func(context.Context) (*sdk.ClientSession, error) { return session, nil },
 		Effects: map[string]toolcall.Effect{"refund_order": toolcall.Keyed}, // its server has the Middleware
 		Timeout: 10 * time.Second,

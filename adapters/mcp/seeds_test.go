@@ -1,4 +1,4 @@
-package mcp_test
+package oncemcp_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/oncehttp/oncehttp"
-	"github.com/oncehttp/oncehttp/adapters/mcp"
+	oncemcp "github.com/oncehttp/oncehttp/adapters/mcp"
 	"github.com/oncehttp/oncehttp/toolcall"
 )
 
@@ -113,7 +113,7 @@ func TestAThousandBadRoadsAreOneEffectEach(t *testing.T) {
 			effects, results := 0, make(map[string]bool)
 			var mu sync.Mutex
 			server := sdk.NewServer(&sdk.Implementation{Name: "bank", Version: "1"}, nil)
-			server.AddReceivingMiddleware(mcp.Middleware(&oncehttp.Once{Store: new(oncehttp.MemoryStore), Logger: quiet}, nil))
+			server.AddReceivingMiddleware(oncemcp.Middleware(&oncehttp.Once{Store: new(oncehttp.MemoryStore), Logger: quiet}, nil))
 			work := time.Duration(rng.IntN(4)) * time.Second
 			server.AddTool(&sdk.Tool{Name: "pay", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				time.Sleep(work)
@@ -147,7 +147,7 @@ func TestAThousandBadRoadsAreOneEffectEach(t *testing.T) {
 				session = cs
 				return cs, err
 			}
-			pay := (&mcp.Client{Session: connect, Timeout: 2 * time.Second, Effects: map[string]toolcall.Effect{"pay": toolcall.Keyed}}).Tool(&sdk.Tool{Name: "pay"})
+			pay := (&oncemcp.Client{Session: connect, Timeout: 2 * time.Second, Effects: map[string]toolcall.Effect{"pay": toolcall.Keyed}}).Tool(&sdk.Tool{Name: "pay"})
 			store := new(oncehttp.MemoryStore)
 			told := false
 			for range 1 + rng.IntN(3) {

@@ -1,6 +1,6 @@
-// Package mcp makes tools/call of the Model Context Protocol take effect once for a key,
+// Package oncemcp makes tools/call of the Model Context Protocol take effect once for a key,
 // over github.com/modelcontextprotocol/go-sdk. docs/mcp.md tells how.
-package mcp
+package oncemcp
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package mcp_test
+package oncemcp_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/oncehttp/oncehttp"
-	"github.com/oncehttp/oncehttp/adapters/mcp"
+	oncemcp "github.com/oncehttp/oncehttp/adapters/mcp"
 )
 
 func TestACallTakesEffectOnceForItsKey(t *testing.T) {
@@ -92,10 +92,10 @@ func TestARepeatGetsTheFirstResult(t *testing.T) {
 				if err1 != nil {
 					continue
 				}
-				if first.Meta[mcp.Replayed] != nil || again.Meta[mcp.Replayed] != true {
+				if first.Meta[oncemcp.Replayed] != nil || again.Meta[oncemcp.Replayed] != true {
 					t.Errorf("%s: got _meta %v and %v, want the second one replayed", tool, first.Meta, again.Meta)
 				}
-				delete(again.Meta, mcp.Replayed)
+				delete(again.Meta, oncemcp.Replayed)
 				if len(again.Meta) == 0 {
 					again.Meta = first.Meta
 				}
@@ -235,14 +235,14 @@ func TestACallerThatLeavesDoesNotStopTheTool(t *testing.T) {
 			ctx, leave := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				cs.CallTool(ctx, &sdk.CallToolParams{Meta: sdk.Meta{mcp.Key: "k"}, Name: "slow", Arguments: json.RawMessage(`{}`)})
+				cs.CallTool(ctx, &sdk.CallToolParams{Meta: sdk.Meta{oncemcp.Key: "k"}, Name: "slow", Arguments: json.RawMessage(`{}`)})
 			})
 			<-s.started
 			leave()
 			wg.Wait()
 			wg.Go(func() {
 				res, err := call(cs, "slow", "k", `{}`)
-				if err != nil || res.Meta[mcp.Replayed] != true {
+				if err != nil || res.Meta[oncemcp.Replayed] != true {
 					t.Errorf("got %+v, %v, want the result of the first call", res, err)
 				}
 			})
@@ -376,16 +376,18 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+var _ oncehttp.Transactor = (*ledger)(nil)
+
 // A ledger is a store with transactions that notes how they end.
 type ledger struct {
 	oncehttp.MemoryStore
 	ends []string
 }
 
-func (l *ledger) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(context.Context) ([]byte, []byte, bool)) error {
-	head, body, commit := work(ctx)
-	l.ends = append(l.ends, fmt.Sprint("commit ", commit))
-	if !commit {
+func (l *ledger) Transact(ctx context.Context, op oncehttp.Op, keep time.Duration, work func(context.Context) ([]byte, []byte, oncehttp.TxEnd)) error {
+	head, body, end := work(ctx)
+	l.ends = append(l.ends, fmt.Sprint("commit ", end == oncehttp.TxCommit))
+	if end != oncehttp.TxCommit {
 		return l.Release(ctx, op)
 	}
 	return l.Complete(ctx, op, head, body, keep)

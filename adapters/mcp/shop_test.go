@@ -1,4 +1,4 @@
-package mcp_test
+package oncemcp_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/oncehttp/oncehttp"
-	"github.com/oncehttp/oncehttp/adapters/mcp"
+	oncemcp "github.com/oncehttp/oncehttp/adapters/mcp"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -50,7 +50,7 @@ func newShopOn(store oncehttp.Store, scope func(*sdk.CallToolRequest) string) *s
 		once:   &oncehttp.Once{Store: store, Logger: quiet},
 		hold:   make(chan struct{}), started: make(chan struct{}, 100),
 	}
-	s.server.AddReceivingMiddleware(mcp.Middleware(s.once, scope))
+	s.server.AddReceivingMiddleware(oncemcp.Middleware(s.once, scope))
 	object := json.RawMessage(`{"type":"object"}`)
 	add := func(name string, f sdk.ToolHandler) {
 		s.server.AddTool(&sdk.Tool{Name: name, InputSchema: object}, f)
@@ -191,7 +191,7 @@ func call(cs *sdk.ClientSession, tool string, key any, args string) (*sdk.CallTo
 	defer cancel()
 	p := &sdk.CallToolParams{Name: tool, Arguments: json.RawMessage(args)}
 	if key != nil {
-		p.Meta = sdk.Meta{mcp.Key: key}
+		p.Meta = sdk.Meta{oncemcp.Key: key}
 	}
 	return cs.CallTool(ctx, p)
 }
