@@ -272,6 +272,7 @@ func throughProxy(l *ledger, p *proxy) string {
 }
 
 func TestALostAnswerToACommitIsSettled(t *testing.T) {
+	t.Parallel()
 	pg := services.Postgres(t)
 	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
 		l := newLedger(t, pg)
@@ -629,6 +630,7 @@ func TestWorkThatEndsTheTransactionIsUnknown(t *testing.T) {
 
 // Two processes, the same keys, and connections that break all the time.
 func TestExactlyOnceThoughConnectionsBreak(t *testing.T) {
+	t.Parallel()
 	pg := services.Postgres(t)
 	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
 		l := newLedger(t, pg)

@@ -22,8 +22,9 @@ var stores = []struct {
 func TestLab(t *testing.T) {
 	for _, s := range stores {
 		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
 			lab.Run(t, lab.Config{
-				Storage: s.storage(t), Seeds: 100, RaceSeeds: 25,
+				Storage: s.storage(t), Seeds: 100, RaceSeeds: 8,
 				Must: must(s.mishaps), Again: "make lab STORE=" + s.name,
 			})
 		})

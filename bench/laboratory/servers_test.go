@@ -136,11 +136,12 @@ func (s *pgStore) Close() {
 
 // redisServer makes storages of a Redis server.
 func redisServer(t *testing.T) func(lab.Setting) lab.Storage {
-	redis.SetLogger(silence{})
 	m := newMachine(t)
 	r := services.Redis(t, services.RedisOn(m.clock))
 	return func(lab.Setting) lab.Storage { return &redisWorld{world: m.world(), addr: r.Addr()} }
 }
+
+func init() { redis.SetLogger(silence{}) }
 
 type silence struct{}
 

@@ -402,10 +402,12 @@ func (w *world) left(goroutines int) {
 	}
 	if runtime.NumGoroutine() > goroutines {
 		// Perhaps: one that is just ending is counted too.
-		buf := make([]byte, 1<<20)
+		buf := make([]byte, 4<<20)
+		_, ours, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), "synctest bubble ") // there may be others
+		ours, _, _ = strings.Cut(ours, "]")
 		var left []string
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-			if strings.Contains(g, "synctest bubble") && !strings.Contains(g, "testing/synctest.") {
+			if strings.Contains(g, "synctest bubble "+ours+"]") && !strings.Contains(g, "testing/synctest.") {
 				left = append(left, g)
 			}
 		}
