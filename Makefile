@@ -27,7 +27,7 @@ lab:
 # A server over each store killed KILLS times in the middle of its work, by chance or
 # as SEED says; STORE=Redis for one of them. docs/crash.md says more.
 crash:
-	@go test -count=1 -timeout=0 -v -run='^TestKill$$/$(STORE)' ./bench/crash -kills=$(KILLS) $(if $(SEED),-killseed=$(SEED))
+	@go test -count=1 -timeout=0 -v -p=1 -run='^TestKill$$/$(STORE)' ./bench/crash ./cmd/onceproxy -kills=$(KILLS) $(if $(SEED),-killseed=$(SEED))
 
 # Whether the laboratory notices every mistake that it has to.
 mutants:

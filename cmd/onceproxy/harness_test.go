@@ -80,7 +80,8 @@ func start(t testing.TB, args ...string) *process {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("log of onceproxy:\n%s", p.log)
+			log := p.log.String()
+			t.Logf("the end of onceproxy's log:\n%s", log[max(0, len(log)-2000):])
 		}
 	})
 	return p

@@ -69,8 +69,11 @@ func serveUntilSignal(line *config.Line, out, errs io.Writer) int {
 				continue
 			}
 			go func() { // a second signal does not wait
-				<-signals
-				os.Exit(1)
+				for s := range signals {
+					if s != syscall.SIGHUP {
+						os.Exit(1)
+					}
+				}
 			}()
 			if p.Stop() != nil {
 				return 1

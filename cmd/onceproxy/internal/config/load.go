@@ -139,7 +139,7 @@ func explain(name string, body ast.Node, err error) error {
 }
 
 var (
-	wrongType = regexp.MustCompile(`^cannot unmarshal (\S+) into Go .* of type (\S+)$`)
+	wrongType = regexp.MustCompile(`^cannot unmarshal (.+) into Go .* of type (\S+)$`)
 	wrongNode = regexp.MustCompile(`^(\S+) was used where (\S+) is expected$`)
 	unknown   = regexp.MustCompile(`^unknown field "(.*)"$`)
 )
@@ -167,7 +167,7 @@ func kind(name string) string {
 		return "true or false"
 	case "string":
 		return "text"
-	case "sequence", "slice":
+	case "sequence", "slice", "[]interface {}":
 		return "a list"
 	case "mapping", "map", "struct":
 		return "a group of settings"

@@ -2,11 +2,7 @@
 // store, metrics and health.
 package operate
 
-import (
-	"sync/atomic"
-
-	"github.com/oncehttp/oncehttp"
-)
+import "github.com/oncehttp/oncehttp"
 
 // Counts are how requests of a route ended since the proxy started.
 type Counts struct {
@@ -24,35 +20,6 @@ type Counts struct {
 	Prevented uint64
 }
 
-// A Tally counts. It is safe for concurrent use.
-type Tally struct {
-	passed, executed, released, attached, replayed, refused, unknown, prevented atomic.Uint64
-}
-
-// Pass counts a request that was not protected.
-func (t *Tally) Pass() { t.passed.Add(1) }
-
-// Count counts a request with a key.
-func (t *Tally) Count(o oncehttp.Outcome) {
-	switch o.Kind {
-	case oncehttp.OutcomeRan:
-		t.executed.Add(1)
-	case oncehttp.OutcomeReleased:
-		t.released.Add(1)
-	case oncehttp.OutcomeAttached:
-		t.attached.Add(1)
-	case oncehttp.OutcomeReplayed:
-		t.replayed.Add(1)
-	case oncehttp.OutcomeUnknown:
-		t.unknown.Add(1)
-	default:
-		t.refused.Add(1)
-	}
-	if Prevented(o) {
-		t.prevented.Add(1)
-	}
-}
-
 // Prevented reports whether the request would have had an effect once more.
 func Prevented(o oncehttp.Outcome) bool {
 	switch {
@@ -66,12 +33,4 @@ func Prevented(o oncehttp.Outcome) bool {
 		return true
 	}
 	return false
-}
-
-// Counts returns what was counted so far.
-func (t *Tally) Counts() Counts {
-	return Counts{
-		Passed: t.passed.Load(), Executed: t.executed.Load(), Released: t.released.Load(), Attached: t.attached.Load(),
-		Replayed: t.replayed.Load(), Refused: t.refused.Load(), Unknown: t.unknown.Load(), Prevented: t.prevented.Load(),
-	}
 }

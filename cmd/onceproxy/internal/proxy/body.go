@@ -36,14 +36,19 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	}
 	b.control.SetReadDeadline(by)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
+	switch {
+	case err == io.EOF:
 		// Else the server, which from now on waits for the client to go away, would
 		// take the deadline for that.
 		b.over = true
 		b.control.SetReadDeadline(time.Time{})
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = errSlow
-		}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		// The deadline stays: the server reads what is left of a body before it
+		// answers, and would wait for it without end.
+		b.over = true
+		err = errSlow
+	case err != nil:
+		b.over = true
 	}
 	return n, err
 }
@@ -64,6 +69,19 @@ func refuseBody(err error) *oncehttp.Refusal {
 		}
 	}
 	return nil
+}
+
+// refuseUnread is for a body that did not arrive before anything was done with it.
+func refuseUnread(err error) *oncehttp.Refusal {
+	if p := refuseBody(err); p != nil {
+		return p
+	}
+	return &oncehttp.Refusal{
+		Type: problem("body-unreadable"), Status: http.StatusBadRequest,
+		Title:   "The request body did not arrive",
+		Detail:  "The body was cut short, so this request was not sent on.",
+		Outcome: "unknown", Err: err,
+	}
 }
 
 func refuseTooLarge() *oncehttp.Refusal {

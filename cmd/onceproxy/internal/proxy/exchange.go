@@ -9,10 +9,9 @@ import (
 
 // An exchange is one request on its way to the upstream and back.
 type exchange struct {
-	route *Route
-	keyed bool            // a Middleware runs it
-	work  context.Context // the Middleware's, for Release and Unknown: a response's own hides them
-	fate  string          // why there was no answer, for metrics; "" if there was one
+	keyed  bool            // a Middleware runs it
+	work   context.Context // the Middleware's, for Release and Unknown: a response's own hides them
+	status int             // of the answer
 
 	notSent bool // the latest attempt did not reach the upstream
 }

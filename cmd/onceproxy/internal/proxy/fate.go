@@ -38,14 +38,14 @@ func fateOf(ctx context.Context, keyed bool, err error) string {
 // failed answers a request that the upstream did not answer, or not to the end.
 func (rt *Route) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r.Context())
-	if p := refuseBody(err); p != nil {
-		x.fate = fateRefused
-		x.unknown() // with a key there is no such error: its body was read before
-		p.ServeHTTP(w, r)
-		return
+	p, fate := refuseBody(err), fateRefused
+	if p == nil {
+		fate = fateOf(r.Context(), x.keyed, err)
+		p = refusal(fate, r.Method, x.keyed, err)
 	}
-	x.fate = fateOf(r.Context(), x.keyed, err)
-	switch x.fate {
+	rt.meter.Failed(fate)
+	x.status = p.Status
+	switch fate {
 	case fateLeft:
 		// Nobody reads it. A bare ReverseProxy answers this, too.
 		w.WriteHeader(http.StatusBadGateway)
@@ -55,13 +55,9 @@ func (rt *Route) failed(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		x.unknown()
 	}
-	rt.logFailure(r, x, err)
-	refusal(x.fate, r.Method, x.keyed, err).ServeHTTP(w, r)
-}
-
-func (rt *Route) logFailure(r *http.Request, x *exchange, err error) {
 	rt.log.WarnContext(r.Context(), "the upstream did not answer", "route", rt.label, "method", r.Method,
-		"path", r.URL.EscapedPath(), "fate", x.fate, "with_key", x.keyed, "err", err.Error())
+		"path", r.URL.EscapedPath(), "fate", fate, "with_key", x.keyed, "err", err.Error())
+	p.ServeHTTP(w, r)
 }
 
 // refusal says what happened, in the form in which oncehttp says such things.

@@ -61,7 +61,6 @@ type watchedBody struct {
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF {
-		b.x.fate = fateUnknown
 		b.x.unknown()
 	}
 	return n, err

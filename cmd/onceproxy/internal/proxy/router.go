@@ -12,13 +12,6 @@ import (
 	"github.com/oncehttp/oncehttp/cmd/onceproxy/internal/operate"
 )
 
-// Store is what a store has to be able to do.
-type Store interface {
-	oncehttp.Store
-	oncehttp.Waiter
-	oncehttp.Inspector
-}
-
 // A Router finds the route of a request. It is an http.Handler.
 type Router struct {
 	routes []*Route // those with a host first, and the longest paths first

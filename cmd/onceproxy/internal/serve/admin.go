@@ -36,6 +36,7 @@ func newInner(h http.Handler) *http.Server {
 
 // health adds what probes and Prometheus ask for.
 func (p *Proxy) health(mux *http.ServeMux) {
+	mux.Handle("GET /metrics", p.metrics.Handler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if why := p.unready(r.Context()); why != "" {

@@ -41,16 +41,18 @@ type Proxy struct {
 	log  *slog.Logger
 
 	conf     *config.Config // of the latest good load; guarded by mu
+	began    time.Time
 	store    *stores.Opened
 	router   atomic.Pointer[proxy.Router]
 	files    atomic.Pointer[tlsFiles]
 	stopping atomic.Bool
 	stop     context.CancelCauseFunc // ends what runs
 	env      proxy.Env
+	metrics  *operate.Metrics
 
-	mu      sync.Mutex
-	tallies map[string]*operate.Tally
-	old     []*proxy.Route // replaced by a reload, perhaps with work that still runs
+	mu     sync.Mutex
+	limits map[string]*proxy.KeyLimit
+	old    []*proxy.Route // replaced by a reload, perhaps with work that still runs
 
 	public net.Listener
 	admin  net.Listener // nil: none
@@ -66,7 +68,7 @@ func Start(ctx context.Context, line *config.Line, opts Options) (*Proxy, error)
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{line: line, opts: opts, conf: conf, log: newLog(opts.Err, conf.Log), tallies: map[string]*operate.Tally{}, failed: make(chan error, 3)}
+	p := &Proxy{began: time.Now(), line: line, opts: opts, conf: conf, log: newLog(opts.Err, conf.Log), limits: map[string]*proxy.KeyLimit{}, metrics: operate.NewMetrics(opts.Version), failed: make(chan error, 3)}
 	if err := p.open(ctx); err != nil {
 		p.closeAll()
 		return nil, err
@@ -109,12 +111,16 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	}
 	base, stop := context.WithCancelCause(context.Background())
 	p.stop = stop
-	p.env = proxy.Env{Store: p.store, Log: p.log, Timeouts: c.Timeouts, Stop: base, Tally: p.tally}
+	p.env = proxy.Env{
+		Store: p.metrics.Measured(p.store), Log: p.log, Access: c.Log.Access, Timeouts: c.Timeouts,
+		Stop: base, Metrics: p.metrics, Limits: p.limit,
+	}
 	routes, err := p.routes(c)
 	if err != nil {
 		return err
 	}
 	p.router.Store(proxy.NewRouter(routes))
+	p.metrics.Watch(func() []operate.Route { return p.router.Load().States() })
 	p.server = newServer(c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.router.Load().ServeHTTP(w, r) }), base, p.log)
 	return nil
 }
@@ -131,16 +137,16 @@ func (p *Proxy) routes(c *config.Config) ([]*proxy.Route, error) {
 	return routes, nil
 }
 
-// tally returns the counts of the route with a name, which outlive the route.
-func (p *Proxy) tally(route string) *operate.Tally {
+// limit returns the limit of keys of the route with a name, which outlives the route.
+func (p *Proxy) limit(route string) *proxy.KeyLimit {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.tallies[route]
-	if t == nil {
-		t = new(operate.Tally)
-		p.tallies[route] = t
+	l := p.limits[route]
+	if l == nil {
+		l = new(proxy.KeyLimit)
+		p.limits[route] = l
 	}
-	return t
+	return l
 }
 
 func (p *Proxy) serve() {
@@ -192,7 +198,7 @@ func (p *Proxy) token() string {
 // State is what an operator sees of the proxy.
 func (p *Proxy) State() *operate.State {
 	return &operate.State{
-		Version: p.opts.Version, Started: time.Now(), Listen: p.URL(), Store: p.store.Name, Keys: p.store,
+		Version: p.opts.Version, Started: p.began, Listen: p.URL(), Store: p.store.Name, Keys: p.store,
 		Routes: func() []operate.Route { return p.router.Load().States() },
 	}
 }

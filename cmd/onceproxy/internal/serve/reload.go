@@ -13,6 +13,7 @@ import (
 // on as it began. If anything is wrong nothing changes, and the error says what.
 func (p *Proxy) Reload() error {
 	err := p.reload()
+	p.metrics.Reloaded(err)
 	if err != nil {
 		p.log.Error("the new settings are not used; the proxy goes on with those that it has", "err", err.Error())
 		return err

@@ -46,7 +46,7 @@ func Open(ctx context.Context, setting string, log *slog.Logger) (*Opened, error
 	switch scheme {
 	case "memory":
 		if setting != "memory:" {
-			return nil, fmt.Errorf("store: nothing may follow memory:")
+			return nil, fmt.Errorf("store: %q: nothing may follow the colon", setting)
 		}
 		return &Opened{
 			Store: new(oncehttp.MemoryStore), Name: "memory (keys are forgotten when the proxy ends)",
