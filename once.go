@@ -78,8 +78,9 @@ type Once struct {
 	// Logger is told what an operator should know. Nil means slog.Default().
 	Logger *slog.Logger
 
-	busy  busy
-	rooms rooms
+	busy      busy
+	rooms     rooms
+	deadlines deadlines
 }
 
 const (

@@ -132,7 +132,7 @@ func (r *run) heartbeat() {
 		r.mu.Unlock()
 		return
 	}
-	call := &callCtx{Context: r.base, deadline: time.Now().Add(r.once.patience())}
+	call := r.once.newCall(r.base)
 	r.beatCall, r.beatDone = call, make(chan struct{})
 	r.mu.Unlock()
 
@@ -221,8 +221,7 @@ func (r *run) call(d time.Duration) *callCtx {
 	} else {
 		c = new(callCtx)
 	}
-	c.Context = r.base
-	c.deadline = time.Now().Add(d)
+	r.once.deadlines.start(c, r.base, d)
 	return c
 }
 
@@ -291,62 +290,6 @@ func (r *run) isLost() bool {
 
 // ended tells whether the work's context has ended, for whatever reason.
 func (r *run) ended() bool { return r.Err() != nil }
-
-// A callCtx is the context of one store call: the values of the work's caller, a
-// deadline, and not the caller's end, since a claim that is torn off half-way
-// is the beginning of every double effect. It differs from one made by
-// context.WithTimeout in that it costs nothing until a store looks at Done.
-type callCtx struct {
-	context.Context
-	deadline time.Time
-
-	mu    sync.Mutex
-	done  chan struct{}
-	timer *time.Timer
-	err   error
-}
-
-// Deadline implements context.Context.
-func (c *callCtx) Deadline() (time.Time, bool) { return c.deadline, true }
-
-// Done implements context.Context.
-func (c *callCtx) Done() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.done == nil {
-		c.done = make(chan struct{})
-		if c.err != nil {
-			close(c.done)
-		} else {
-			c.timer = time.AfterFunc(time.Until(c.deadline), func() { c.end(context.DeadlineExceeded) })
-		}
-	}
-	return c.done
-}
-
-// Err implements context.Context.
-func (c *callCtx) Err() error {
-	if !time.Now().Before(c.deadline) {
-		c.end(context.DeadlineExceeded)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
-}
-
-// end ends the context, unless it has ended.
-func (c *callCtx) end(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err != nil {
-		return
-	}
-	c.err = err
-	if c.done != nil {
-		c.timer.Stop()
-		close(c.done)
-	}
-}
 
 // The store's methods, each of which may panic: that is an error like any other,
 // because a store's fault must not end the process from within a timer.
