@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -124,12 +125,19 @@ func (c *call) end() {
 // lanes send the calls of many goroutines together, because what a call costs is
 // mostly the system calls of sending and receiving it. What arrives while all lanes
 // are under way goes with the next one; nothing waits for company.
+//
+// A lane is a goroutine, which stays for a while when it has nothing to do: a new one
+// would have to grow its stack each time, at a fifth of the cost of a call.
 type lanes struct {
 	client *redis.Client // nil: there are none
 
 	mu      sync.Mutex
 	waiting []*call
-	busy    int
+	under   int       // lanes that are under way
+	parked  int       // lanes that wait for a word
+	word    chan bool // to a parked lane: whether to go on, or to end
+	uses    int
+	idle    *time.Timer // nil: not set
 }
 
 const (
@@ -138,35 +146,74 @@ const (
 	// for the last.
 	maxBatch      = 128
 	maxBatchBytes = 1 << 20
+
+	// laneIdle is how long lanes stay when nobody needs them, or up to twice that.
+	laneIdle = 10 * time.Second
 )
 
 func (l *lanes) send(c *call) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, c)
-	start := l.busy < maxLanes
-	if start {
-		l.busy++
-	}
-	l.mu.Unlock()
-	if start {
+	l.uses++
+	switch {
+	case l.parked > 0:
+		l.parked--
+		l.under++
+		l.word <- true
+	case l.under < maxLanes:
+		l.under++
 		go l.run()
+	}
+	if l.idle == nil {
+		l.endIdle(l.uses)
 	}
 }
 
-// run is one lane. It ends when nobody waits.
+// endIdle ends parked lanes when there was no use since the given one.
+func (l *lanes) endIdle(use int) {
+	l.idle = time.AfterFunc(laneIdle, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.uses != use || l.under > 0 {
+			l.endIdle(l.uses)
+			return
+		}
+		l.idle = nil
+		l.end()
+	})
+}
+
+// close ends parked lanes. Those that are under way end when they are idle.
+func (l *lanes) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end()
+}
+
+func (l *lanes) end() {
+	for ; l.parked > 0; l.parked-- {
+		l.word <- false
+	}
+}
+
+// run is one lane.
 func (l *lanes) run() {
 	batch := make([]*call, 0, 16)
 	for {
-		batch = l.next(batch[:0])
-		if len(batch) == 0 {
+		// Callers that can run now have calls that can go along.
+		runtime.Gosched()
+		if batch = l.next(batch[:0]); len(batch) > 0 {
+			l.exec(batch)
+			clear(batch)
+		} else if !<-l.word {
 			return
 		}
-		l.exec(batch)
-		clear(batch)
 	}
 }
 
-// next takes some of the calls that wait, in their order, or ends the lane.
+// next takes some of the calls that wait, in their order. If there are none the lane
+// is parked.
 func (l *lanes) next(batch []*call) []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +231,8 @@ func (l *lanes) next(batch []*call) []*call {
 	clear(l.waiting[rest:])
 	l.waiting = l.waiting[:rest]
 	if n == 0 {
-		l.busy--
+		l.under--
+		l.parked++
 	}
 	return batch
 }
@@ -202,6 +250,13 @@ func (l *lanes) exec(batch []*call) {
 			}
 		}
 	}()
+	if len(batch) == 1 {
+		if c := batch[0]; c.send() {
+			c.alone(l.client)
+		}
+		close(batch[0].done)
+		return
+	}
 	pipe := l.client.Pipeline()
 	for _, c := range batch {
 		if !c.send() {

@@ -106,6 +106,7 @@ func New(client redis.UniversalClient, opts ...Option) *Store {
 	s.bad = s.judge()
 	s.server.checking = make(chan struct{}, 1)
 	s.lanes.client, _ = client.(*redis.Client)
+	s.lanes.word = make(chan bool, maxLanes)
 	return s
 }
 
@@ -136,8 +137,11 @@ func (s *Store) judge() error {
 
 // Close ends what the store does in the background and waits for it. It leaves the
 // client alone. A store that is not closed ends it by itself, a minute after the
-// last Wait.
-func (s *Store) Close() { s.waits.close() }
+// last Wait and some seconds after any other call.
+func (s *Store) Close() {
+	s.waits.close()
+	s.lanes.close()
+}
 
 func (s *Store) log() *slog.Logger {
 	if s.opts.logger == nil {
