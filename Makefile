@@ -12,6 +12,7 @@ GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
 .PHONY: test lab crash mutants soak bench storm lint release-check fmt
+.PHONY: test lab crash mutants soak bench bench-stores lint release-check fmt
 
 # Every test of every module: scripts/test says how.
 test:
@@ -48,6 +49,11 @@ bench:
 # on storms of docs/benchmarks.md and its figures, and fails if a promise is broken.
 storm:
 	@go test -count=1 -timeout=0 -run='^TestStorm$$' ./bench/storm -docs=$(CURDIR)/docs
+# The durable stores beside what their servers can do, in five minutes on a machine
+# that does nothing else. bench/stores has flags for less, and for 10 million records.
+bench-stores:
+	@mkdir -p docs/figures
+	@go run ./bench/stores -figure docs/figures/stores.svg
 
 lint:
 	@scripts/lint

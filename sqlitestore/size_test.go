@@ -1,18 +1,12 @@
 package sqlitestore
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/oncehttp/oncehttp"
 )
@@ -100,58 +94,5 @@ func TestARecordWithoutABodyAllocatesAtMost400Bytes(t *testing.T) {
 	t.Logf("%d records with a head of %d bytes and no body: %d bytes each", n, len(head), per)
 	if per > 400 {
 		t.Errorf("a record takes %d bytes, want at most 400", per)
-	}
-}
-
-// What a claim, with its completion, and a replay cost must not grow with what is
-// there. SQLITESTORE_RECORDS sets the larger number.
-func BenchmarkGrowth(b *testing.B) {
-	more := 1_000_000
-	if v := os.Getenv("SQLITESTORE_RECORDS"); v != "" {
-		var err error
-		if more, err = strconv.Atoi(v); err != nil {
-			b.Fatal(err)
-		}
-	}
-	for _, n := range []int{10_000, more} {
-		path := filepath.Join(b.TempDir(), "once.db")
-		s := open(b, path)
-		fill(b, s, n)
-		s.Close() // so that the disk has nothing left to do
-		s = open(b, path)
-		var keys []string
-		rows, err := s.db.Query("SELECT key FROM oncehttp_records WHERE id % ?1 = 0", max(1, n/10_000))
-		if err != nil {
-			b.Fatal(err)
-		}
-		for rows.Next() {
-			var key []byte
-			if err := rows.Scan(&key); err != nil {
-				b.Fatal(err)
-			}
-			keys = append(keys, string(key))
-		}
-		rows.Close()
-		mathrand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-		once := &oncehttp.Once{Store: s}
-		b.Run(fmt.Sprintf("claim/records=%d", n), func(b *testing.B) {
-			r := 0.0
-			for b.Loop() {
-				r = rate(b, once, 64, time.Second)
-			}
-			b.ReportMetric(r, "claims/s")
-			b.ReportMetric(1e6/r, "µs/claim")
-		})
-		b.Run(fmt.Sprintf("replay/records=%d", n), func(b *testing.B) {
-			i := 0
-			for b.Loop() {
-				c, err := s.Claim(context.Background(), newOp(keys[i%len(keys)]), time.Minute, day)
-				if err != nil || c.Status != oncehttp.ClaimDone {
-					b.Fatal(c.Status, err)
-				}
-				i++
-			}
-		})
-		s.Close()
 	}
 }
