@@ -11,8 +11,7 @@ KILLS ?= 2000
 GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
-.PHONY: test lab crash mutants soak bench storm lint release-check fmt
-.PHONY: test lab crash mutants soak bench bench-stores lint release-check fmt
+.PHONY: test lab crash mutants soak bench bench-stores storm lint release-check fmt
 
 # Every test of every module: scripts/test says how.
 test:
