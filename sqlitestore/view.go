@@ -10,6 +10,8 @@ import (
 // the tools returned is not in it, only how much. It is no part of the tables' version:
 // a program that does not know it goes on without it.
 //
+// The time is asked for in a way that the shells of old systems know too.
+//
 // Heads are opaque bytes. So h is NULL for one that is no JSON: a function for JSON would
 // fail on it, and with it the whole query.
 const sqlView = `CREATE VIEW IF NOT EXISTS tool_executions AS
@@ -28,7 +30,7 @@ FROM (
 	FROM oncehttp_records AS r JOIN oncehttp_meta AS m ON m.id = 1
 	WHERE r.state <> 0 AND instr(r.head, CAST('"tool"' AS BLOB)) > 0
 )
-WHERE json_type(h, '$.tool') = 'text' AND expires + skew > unixepoch() * 1000000`
+WHERE json_type(h, '$.tool') = 'text' AND expires + skew > (julianday('now') - 2440587.5) * 86400000000`
 
 // makeView makes it in a file of an older version, unless something else has its name.
 func makeView(ctx context.Context, conn *sql.Conn) error {

@@ -79,6 +79,7 @@ func TestOperatorsSeeWhatToolsWereRunButNotWhatTheyReturned(t *testing.T) {
 	if err := s.Complete(t.Context(), expired, []byte(`{"tool":"expired"}`), nil, time.Microsecond); err != nil {
 		t.Fatal(err)
 	}
+	mustExec(t, db, `UPDATE oncehttp_records SET expires = expires - 1000000 WHERE key = CAST('expired' AS BLOB)`)
 	want := []string{
 		res[1].Key + ` odd "näme" \u0000 [redacted, 22 bytes] ok  applied 1 1`,
 		res[2].Key + ` part  degraded degraded applied 1 1`,

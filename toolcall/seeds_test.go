@@ -151,10 +151,17 @@ func TestATurnEndsInTimeAndNeverAsksEarlierThanToldTo(t *testing.T) {
 		})
 		tr := &oncehttp.Transport{Base: server, Logger: quiet(), Attempts: 1 + rnd.IntN(3), Breaker: &oncehttp.Breaker{Disabled: true}, Budget: &oncehttp.Budget{Disabled: true}}
 		client := &http.Client{Transport: tr}
+		if rnd.IntN(2) == 0 {
+			client.Transport = server // then the waits are the Runner's
+		}
 		r := newRunner(t, new(oncehttp.MemoryStore), Tool{Name: "refund_order", Effect: Keyed, Timeout: 15 * time.Second, Call: func(ctx context.Context, args json.RawMessage) (any, error) {
 			req, err := http.NewRequestWithContext(ctx, "POST", "http://pay.example/refunds", strings.NewReader(string(args)))
 			if err != nil {
 				return nil, err
+			}
+			if client.Transport != tr {
+				key, _ := KeyFromContext(ctx)
+				req.Header.Set("Idempotency-Key", key)
 			}
 			return HTTP(client.Do(req))
 		}})
