@@ -27,12 +27,12 @@ import (
 //	400, 422                       bad arguments, nothing happened
 //	421, 425, 429                  transient, nothing happened
 //	408, 409 in progress           transient, outcome unknown
-//	501, 505                       permanent, outcome unknown
+//	501, 505, 1xx and 3xx          permanent, outcome unknown (but 307, 308: nothing happened)
 //	other 5xx                      transient, outcome unknown
 //	everything else                permanent, nothing happened
 //
 // A problem of an oncehttp Middleware is taken at its word. A success of which the
-// body is cut or over 16 MiB is transient, with an unknown outcome. What the server
+// body is cut is transient, with an unknown outcome; one of which it is over 16 MiB is degraded. What the server
 // said in an error reaches neither the model nor the error's text.
 //
 // [Statuses] refines the table.
@@ -119,7 +119,8 @@ func (s Statuses) statusError(resp *http.Response, tries *oncehttp.Result) *Erro
 		e.Type = TypeTransient
 	case code == 408, code == 409 && waits:
 		e.Type, e.outcome = TypeTransient, OutcomeUnknown
-	case code == 501, code == 505:
+	case code == 307, code == 308: // nothing happened here: the request is to be made elsewhere
+	case code < 400, code == 501, code == 505: // a 303 is how many servers say that it is done
 		e.outcome = OutcomeUnknown
 	case code >= 500:
 		e.Type, e.outcome = TypeTransient, OutcomeUnknown

@@ -29,7 +29,12 @@ func TestAStatusTellsWhatIsKnown(t *testing.T) {
 	}{
 		{200, "", `{"a":1}`, " applied"},
 		{204, "", "", " applied"},
-		{301, "", "", "permanent none"},
+		{101, "", "", "permanent unknown"},
+		{301, "", "", "permanent unknown"},
+		{302, "", "", "permanent unknown"},
+		{303, "", "", "permanent unknown"},
+		{307, "", "", "permanent none"},
+		{308, "", "", "permanent none"},
 		{400, "", "", "bad_arguments none"},
 		{422, "", "", "bad_arguments none"},
 		{401, "", "", "permanent none"},
