@@ -84,7 +84,7 @@ func (e *Error) judge(v *verdict) {
 		v.outcome = OutcomeNone
 	case TypePermanent:
 		// What this package judged from a status says itself whether it settles.
-		v.outcome, v.settles = OutcomeNone, e.outcome == ""
+		v.outcome, v.settles = OutcomeNone, e.outcome == "" && !e.NotSent
 	case TypeTransient:
 		if v.notSent = e.NotSent; v.notSent {
 			v.outcome = OutcomeNone
@@ -148,8 +148,10 @@ func (v *verdict) worse(e Effect, before Outcome) Outcome {
 }
 
 // brief bounds a text for the model.
-func brief(s string) string {
-	const most = 1 << 10
+func brief(s string) string { return clip(s, 1<<10) }
+
+// clip cuts a text off.
+func clip(s string, most int) string {
 	if len(s) > most {
 		s = s[:most-len("…")] + "…"
 	}

@@ -17,7 +17,8 @@ type Error struct {
 	Type ErrorType
 
 	// NotSent says of a transient failure that nothing left: the call did not
-	// happen, and even an Unsafe tool may be run again.
+	// happen, and even an Unsafe tool may be run again. A permanent failure with it speaks of
+	// this attempt only, and does not settle what became of earlier ones.
 	NotSent bool
 
 	// RetryAfter is how long to wait before the next attempt. Zero means

@@ -228,6 +228,7 @@ func TestTheWorstOfAllRunsCounts(t *testing.T) {
 		{"lost, then refused to connect", Keyed, []error{lost, notSent, notSent}, "failed transient unknown verify"},
 		{"lost, then not there any more", Idempotent, []error{lost, Permanent(nil)}, "failed permanent unknown verify"},
 		{"lost, then a definite no for the key", Keyed, []error{lost, Permanent(nil)}, "failed permanent none inform_user"},
+		{"lost, then a no that speaks of itself only", Keyed, []error{lost, &Error{Type: TypePermanent, NotSent: true}}, "failed permanent unknown verify"},
 		{"lost, then refused for its arguments", Keyed, []error{lost, BadArguments("x")}, "failed bad_arguments unknown verify"},
 		{"lost, then done", Keyed, []error{lost, nil}, "ok  applied use_result"},
 		{"not sent, then lost, unsafe", Unsafe, []error{notSent, lost}, "failed transient unknown verify"},

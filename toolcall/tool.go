@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // A Tool is something a model can call.
 type Tool struct {
-	// Name is what the model calls it. Required, and unique in its Runner.
+	// Name is what the model calls it. Required, and unique in its Runner. At most 128
+	// bytes of UTF-8 without control characters: a server may have chosen it.
 	Name string
 
 	// Effect says what running the tool twice would do. The zero value is
@@ -111,20 +115,30 @@ type Call struct {
 	// otherwise ignored: providers repeat ids and leave them out.
 	ID string
 
-	// Args are the arguments exactly as the model sent them.
+	// Args are the arguments exactly as the model sent them. Over 1 MiB they are refused as
+	// bad arguments.
 	Args json.RawMessage
 
 	// Reasoning is the model's text just before the call, for the trace.
 	Reasoning string
 }
 
-const defaultTimeout = 60 * time.Second
+const (
+	defaultTimeout = 60 * time.Second
+	maxName        = 128
+	maxArgs        = 1 << 20
+	maxID          = 128 // of a call's ID in hooks
+)
 
 func (t *Tool) check() error {
 	bad := func(problem string) error { return fmt.Errorf("toolcall: tool %q: %s", t.Name, problem) }
 	switch {
 	case t.Name == "":
 		return errors.New("toolcall: a tool without a Name")
+	case len(t.Name) > maxName:
+		return fmt.Errorf("toolcall: tool %.40q…: Name has %d bytes, at most %d are allowed", t.Name, len(t.Name), maxName)
+	case !utf8.ValidString(t.Name) || strings.ContainsFunc(t.Name, unicode.IsControl):
+		return bad("Name has control characters or is no UTF-8")
 	case t.Call == nil:
 		return bad("Call is nil")
 	case t.Effect < Unsafe || t.Effect > Read:

@@ -24,7 +24,7 @@ type Record struct {
 	Run       string          `json:"run,omitempty"`
 	Turn      string          `json:"turn"`
 	Tool      string          `json:"tool"`
-	CallID    string          `json:"call_id,omitempty"` // the provider's
+	CallID    string          `json:"call_id,omitempty"` // the provider's, at most 128 bytes of it
 	Key       string          `json:"key,omitempty"`
 	Args      json.RawMessage `json:"args"`                // what is revealed, by pointer, and how much is not
 	Reasoning string          `json:"reasoning,omitempty"` // redacted unless Runner.RevealReasoning
@@ -61,7 +61,7 @@ type Started struct {
 	Time   time.Time
 	Turn   string
 	Tool   string // "[unknown tool]" for a name that is not registered
-	CallID string
+	CallID string // at most 128 bytes of it
 }
 
 // started tells OnCall.
@@ -75,7 +75,7 @@ func (r *Runner) started(ctx context.Context, t *Turn, p *prepared) (c context.C
 			c = ctx
 		}
 	}()
-	if c = r.OnCall(ctx, Started{Time: p.start, Turn: t.id, Tool: registeredName(p), CallID: p.call.ID}); c == nil {
+	if c = r.OnCall(ctx, Started{Time: p.start, Turn: t.id, Tool: registeredName(p), CallID: clip(p.call.ID, maxID)}); c == nil {
 		return ctx
 	}
 	return c
@@ -120,7 +120,7 @@ func (r *Runner) record(ctx context.Context, t *Turn, p *prepared) {
 	exact := res.JSON()
 	sum := sha256.Sum256(exact)
 	rec := Record{
-		Time: p.start, Run: r.Run, Turn: t.id, Tool: registeredName(p), CallID: p.call.ID, Key: res.Key,
+		Time: p.start, Run: r.Run, Turn: t.id, Tool: registeredName(p), CallID: clip(p.call.ID, maxID), Key: res.Key,
 		Args: redact(p.call.Args, r.Reveal[p.call.Tool]), Attempts: p.tries, Latency: time.Since(p.start),
 		Status: res.Status, ErrorType: res.ErrorType, Outcome: res.Outcome, Replayed: res.Replayed,
 		Returned: exact, SHA256: hex.EncodeToString(sum[:]),
@@ -168,6 +168,9 @@ func redacted(n int) string { return "[redacted, " + strconv.Itoa(n) + " bytes]"
 // redact shows what reveal points to, and how many members are not shown. The names
 // of those are the model's words too.
 func redact(args json.RawMessage, reveal []string) json.RawMessage {
+	if len(args) > maxArgs {
+		return appendString(nil, redacted(len(args)))
+	}
 	c, err := canon.Append(nil, args)
 	if err != nil || len(c) == 0 || c[0] != '{' {
 		return appendString(nil, redacted(len(args)))

@@ -174,6 +174,8 @@ func (t *Turn) prepare(ctx context.Context, c *Call, refusal error) (p prepared)
 		return refuse(verdict{typ: TypeBadArguments, why: noTool, err: ErrNoTool})
 	case ctx.Err() != nil:
 		return refuse(stoppedBy(context.Cause(ctx), verdict{err: context.Cause(ctx)}))
+	case len(p.args) > maxArgs:
+		return refuse(judge(nil, BadArguments(fmt.Sprintf("the arguments have %d bytes, at most %d are allowed; send less", len(p.args), maxArgs)), false))
 	}
 	if len(p.args) == 0 {
 		p.args = json.RawMessage("{}")
