@@ -49,9 +49,7 @@ func AppendMessage(messages []anthropic.MessageParam, message *anthropic.Message
 			continue
 		}
 		for _, block := range m.OfAssistant.Content {
-			if id := block.GetID(); id != nil {
-				used[*id] = true
-			}
+			used.Use(block.GetID())
 		}
 	}
 	var content []anthropic.ContentBlockParamUnion

@@ -97,6 +97,51 @@ func TestACallThatWasCutOffIsNotRun(t *testing.T) {
 	})
 }
 
+// A stream that broke off has no reason to finish, and a gateway may have reasons of its own.
+func TestOnlyAnAnswerThatIsWholeHasCallsWithoutArguments(t *testing.T) {
+	for reason, want := range map[string]bool{"tool_calls": true, "stop": true, "": false, "length": false, "content_filter": false, "error": false} {
+		var choice openai.ChatCompletionChoice
+		if err := json.Unmarshal(fmt.Appendf(nil, `{"finish_reason":%q,"message":{"tool_calls":[{"id":"a","type":"function","function":{"name":"pay","arguments":""}}]}}`, reason), &choice); err != nil {
+			t.Fatal(err)
+		}
+		if _, calls := onceopenai.AppendChoice(nil, choice); (len(calls[0].Args) == 0) != want {
+			t.Errorf("finish reason %q: the arguments are %q", reason, calls[0].Args)
+		}
+	}
+	for status, want := range map[string]bool{"completed": true, "": false, "incomplete": false, "failed": false} {
+		var resp responses.Response
+		if err := json.Unmarshal(fmt.Appendf(nil, `{"status":%q,"output":[{"type":"function_call","call_id":"a","name":"pay","arguments":""}]}`, status), &resp); err != nil {
+			t.Fatal(err)
+		}
+		if _, calls := onceopenai.AppendResponse(nil, &resp); (len(calls[0].Args) == 0) != want {
+			t.Errorf("status %q: the arguments are %q", status, calls[0].Args)
+		}
+	}
+}
+
+// A model may say nothing at all, and its provider does not take that back.
+func TestAnEmptyAnswerIsNotRepeated(t *testing.T) {
+	each(t, func(t *testing.T, api history.API, stream bool) {
+		model := &modeltest.Server{API: api, Next: func(int, bool) modeltest.Answer { return modeltest.Answer{} }}
+		srv := httptest.NewServer(model)
+		defer srv.Close()
+		client := newClient(&oncehttp.Transport{}, srv.URL)
+		var agent modeltest.Agent = newChatAgent(client)
+		if api == history.Responses {
+			agent = newResponsesAgent(client)
+		}
+		r := &toolcall.Runner{Scope: "acme/test"}
+		for range 2 {
+			if err := agent.Say(t.Context(), r.Turn("u", toolcall.Budget{}), "refund A-17", stream); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, err := range model.Errs() {
+			t.Error(err)
+		}
+	})
+}
+
 func TestIDsAreNotTrusted(t *testing.T) {
 	each(t, func(t *testing.T, api history.API, stream bool) {
 		var calls []modeltest.Call
@@ -155,14 +200,28 @@ func TestToolsAreWithheldOnceTheBudgetIsUsedUp(t *testing.T) {
 	}
 }
 
-func TestACustomToolsTextIsPassedOnAsAJSONString(t *testing.T) {
+// A Runner refuses arguments that are no object.
+func TestACustomToolIsRunWithItsText(t *testing.T) {
 	var choice openai.ChatCompletionChoice
 	if err := json.Unmarshal([]byte(`{"finish_reason":"tool_calls","message":{"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"custom","custom":{"name":"sql","input":"select \"1\""}}]}}`), &choice); err != nil {
 		t.Fatal(err)
 	}
 	messages, calls := onceopenai.AppendChoice(nil, choice)
-	if len(calls) != 1 || calls[0].Tool != "sql" || string(calls[0].Args) != `"select \"1\""` {
+	if len(calls) != 1 || calls[0].Tool != "sql" || string(calls[0].Args) != `{"input":"select \"1\""}` {
 		t.Errorf("got %+v", calls)
+	}
+	ran := ""
+	r := &toolcall.Runner{Scope: "acme/test"}
+	if err := r.Register(toolcall.Tool{Name: "sql", Effect: toolcall.Read, Call: toolcall.Func(func(_ context.Context, in struct {
+		Input string `json:"input"`
+	}) (any, error) {
+		ran = in.Input
+		return nil, nil
+	})}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Turn("u", toolcall.Budget{}).Do(t.Context(), calls...)[0]; got.Status != toolcall.StatusOK || ran != `select "1"` {
+		t.Errorf("got %s, and the tool %q", got.JSON(), ran)
 	}
 	b, err := json.Marshal(onceopenai.AppendResults(messages, []toolcall.Result{{ID: "c1"}}))
 	if err != nil || !strings.Contains(string(b), `"input":"select \"1\""`) {
@@ -178,7 +237,7 @@ func TestACustomToolsTextIsPassedOnAsAJSONString(t *testing.T) {
 		t.Fatal(err)
 	}
 	items, calls := onceopenai.AppendResponse(nil, &resp)
-	if len(calls) != 2 || string(calls[0].Args) != `"select"` {
+	if len(calls) != 2 || string(calls[0].Args) != `{"input":"select"}` {
 		t.Errorf("got %+v", calls)
 	}
 	b, err = json.Marshal(onceopenai.AppendOutputs(items, []toolcall.Result{{ID: "c1"}, {ID: "c2"}}))

@@ -3,6 +3,7 @@ package onceopenai_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"time"
@@ -26,6 +27,9 @@ func answer(ctx context.Context, client openai.Client, turn *toolcall.Turn, para
 			return params.Messages, err
 		}
 		turn.Spend(completion.Usage.TotalTokens)
+		if len(completion.Choices) == 0 {
+			return params.Messages, errors.New("the model gave no answer")
+		}
 		messages, calls := onceopenai.AppendChoice(params.Messages, completion.Choices[0])
 		params.Messages = onceopenai.AppendResults(messages, turn.Do(ctx, calls...))
 		if closing || len(calls) == 0 {

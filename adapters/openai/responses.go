@@ -12,43 +12,36 @@ import (
 
 // ResponseParams is [ChatParams] for the Responses API.
 func ResponseParams(turn *toolcall.Turn, params responses.ResponseNewParams) (_ responses.ResponseNewParams, closing bool) {
-	closing = turn.Exhausted()
-	if closing && len(params.Tools) > 0 {
+	if closing = turn.Exhausted(); closing && len(params.Tools) > 0 {
 		params.ToolChoice = responses.ResponseNewParamsToolChoiceUnion{OfToolChoiceMode: param.NewOpt(responses.ToolChoiceOptionsNone)}
 	}
 	return params, closing
 }
 
-// AppendResponse is [AppendChoice] for the Responses API. It returns the calls of functions and of custom
-// tools; other items that want an answer, such as the approval of an MCP call, are the program's to
-// answer. With PreviousResponseID only what [AppendOutputs] appends is to be sent.
-func AppendResponse(items []responses.ResponseInputItemUnionParam, resp *responses.Response) ([]responses.ResponseInputItemUnionParam, []toolcall.Call) {
+// AppendResponse is [AppendChoice] for the Responses API. Other items that want an answer than calls of functions and
+// custom tools are the program's to answer. With PreviousResponseID only what [AppendOutputs] appends is to be sent.
+func AppendResponse(items []responses.ResponseInputItemUnionParam, resp *responses.Response) (_ []responses.ResponseInputItemUnionParam, calls []toolcall.Call) {
 	used := adapter.IDs{}
 	for _, item := range items {
-		if id := item.GetCallID(); id != nil {
-			used[*id] = true
-		}
+		used.Use(item.GetCallID())
 	}
-	var calls []toolcall.Call
-	said := ""
+	said, complete := "", len(items)
 	for i, item := range resp.Output {
-		raw := json.RawMessage(item.RawJSON())
-		cut := item.Status == "incomplete" || resp.Status == responses.ResponseStatusIncomplete && i == len(resp.Output)-1
+		cut := item.Status == "incomplete" || resp.Status != responses.ResponseStatusCompleted && i == len(resp.Output)-1
+		call, union := toolcall.Call{Reasoning: said}, responses.ResponseInputItemUnionParam{}
 		switch item.Type {
 		case "function_call":
-			c := item.AsFunctionCall()
-			call := toolcall.Call{Tool: c.Name, ID: used.Add(c.CallID, "call_", maxID), Args: adapter.Arguments(c.Arguments, cut), Reasoning: said}
-			sent := new(responses.ResponseFunctionToolCallParam)
-			_ = json.Unmarshal(raw, sent) // an item that the SDK has read
+			c, sent := item.AsFunctionCall(), new(responses.ResponseFunctionToolCallParam)
+			_ = json.Unmarshal([]byte(item.RawJSON()), sent) // an item that the SDK has read
+			call.Tool, call.ID, call.Args = c.Name, used.Add(c.CallID, "call_", maxID), adapter.Arguments(c.Arguments, cut)
 			sent.CallID, sent.Name, sent.Arguments = call.ID, adapter.Name(c.Name, maxName), adapter.Object(c.Arguments)
-			calls, items = append(calls, call), append(items, responses.ResponseInputItemUnionParam{OfFunctionCall: sent})
+			calls, union.OfFunctionCall = append(calls, call), sent
 		case "custom_tool_call":
-			c := item.AsCustomToolCall()
-			call := toolcall.Call{Tool: c.Name, ID: used.Add(c.CallID, "call_", maxID), Args: adapter.Text(c.Input, cut), Reasoning: said}
-			sent := new(responses.ResponseCustomToolCallParam)
-			_ = json.Unmarshal(raw, sent)
+			c, sent := item.AsCustomToolCall(), new(responses.ResponseCustomToolCallParam)
+			_ = json.Unmarshal([]byte(item.RawJSON()), sent)
+			call.Tool, call.ID, call.Args = c.Name, used.Add(c.CallID, "call_", maxID), adapter.Text(c.Input, cut)
 			sent.CallID, sent.Name = call.ID, adapter.Name(c.Name, maxName)
-			calls, items = append(calls, call), append(items, responses.ResponseInputItemUnionParam{OfCustomToolCall: sent})
+			calls, union.OfCustomToolCall = append(calls, call), sent
 		default:
 			for _, part := range item.Content {
 				said += part.Text
@@ -56,10 +49,13 @@ func AppendResponse(items []responses.ResponseInputItemUnionParam, resp *respons
 			for _, part := range item.Summary {
 				said += part.Text
 			}
-			items = append(items, param.Override[responses.ResponseInputItemUnionParam](raw))
+			union = param.Override[responses.ResponseInputItemUnionParam](json.RawMessage(item.RawJSON()))
+		}
+		if items = append(items, union); item.Type != "reasoning" {
+			complete = len(items)
 		}
 	}
-	return items, calls
+	return items[:complete], calls // the API takes no reasoning that led to nothing
 }
 
 // AppendOutputs appends the results of the calls that [AppendResponse] returned.
@@ -72,10 +68,8 @@ func AppendOutputs(items []responses.ResponseInputItemUnionParam, results []tool
 	}
 	for _, r := range results {
 		output := responses.ResponseInputItemParamOfFunctionCallOutput(string(r.JSON()))
-		if custom[r.ID] {
+		if output.OfFunctionCallOutput.CallID = param.NewOpt(r.ID); custom[r.ID] {
 			output = responses.ResponseInputItemParamOfCustomToolCallOutput(r.ID, string(r.JSON()))
-		} else {
-			output.OfFunctionCallOutput.CallID = param.NewOpt(r.ID)
 		}
 		items = append(items, output)
 	}

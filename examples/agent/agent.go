@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -76,6 +77,9 @@ func (a *agent) say(ctx context.Context, turn *toolcall.Turn, text string) error
 			return err
 		}
 		turn.Spend(completion.Usage.TotalTokens)
+		if len(completion.Choices) == 0 {
+			return errors.New("the model gave no answer")
+		}
 		messages, calls := onceopenai.AppendChoice(a.params.Messages, completion.Choices[0])
 		results := turn.Do(ctx, calls...)
 		a.params.Messages = onceopenai.AppendResults(messages, results)

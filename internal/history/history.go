@@ -10,6 +10,7 @@
 //   - Arguments are a JSON object, or the text of a custom tool.
 //   - Messages: tool_result blocks come first in their turn, which may be of several messages.
 //   - Chat, Messages: an assistant's message is not empty.
+//   - Responses: behind reasoning comes the item that it led to.
 //   - Tools are defined wherever a conversation has calls, or a tool choice is made.
 //   - What was sent once is sent again unchanged.
 //   - After a request that allows no tool call, one answer comes, and then the user.
@@ -36,6 +37,7 @@ const (
 type part struct {
 	kind  kind
 	raw   string // compact
+	leads bool   // it is reasoning, which does not stand alone
 	calls []call
 	ids   []string // that are answered
 }
@@ -126,6 +128,9 @@ func (r *request) check(api API) error {
 			default:
 				return fail("an answer to an id that no call has: %q", id)
 			}
+		}
+		if next := r.parts[min(i+1, len(r.parts)-1)]; p.leads && (i+1 == len(r.parts) || next.kind != assistant) {
+			return fail("it is reasoning without the item that it led to")
 		}
 		last = p.kind
 	}

@@ -111,6 +111,8 @@ func TestBrokenConversationsAreRefused(t *testing.T) {
 
 		{"an item without an answer", Responses, "a call has no answer", []string{says, itemCall("a")}},
 		{"a call between call and answer", Responses, "before it has no answer", []string{says, itemCall("a"), itemCall("b"), itemResult("b"), itemCall("c"), itemResult("a"), itemResult("c")}},
+		{"reasoning that led to nothing", Responses, "without the item", []string{says, `{"type":"reasoning","summary":[]}`, says}},
+		{"reasoning at the end", Responses, "without the item", []string{says, `{"type":"reasoning","summary":[]}`}},
 		{"a second answer", Responses, "a second answer", []string{says, itemCall("a"), itemResult("a"), itemResult("a")}},
 		{"an answer to nothing", Responses, "an id that no call has", []string{says, itemResult("a")}},
 		{"arguments that are no JSON", Responses, "no JSON object", []string{says, badArgs(itemCall("a")), itemResult("a")}},

@@ -126,6 +126,8 @@ func responseItem(raw json.RawMessage) ([]part, error) {
 		p.calls = []call{{id: m.ID, name: m.Name, free: true}}
 	case "function_call_output", "custom_tool_call_output":
 		p.kind, p.ids = answers, []string{m.ID}
+	case "reasoning":
+		p.leads = true
 	case "message", "":
 		if m.Role != "assistant" {
 			p.kind = user

@@ -160,7 +160,7 @@ func (s *script) next(n int, closing bool) Answer {
 	d := s.dice
 	a := Answer{Text: either(d.IntN(2) == 0, "Let me see.", "")}
 	if n%6 == 0 || closing && d.IntN(3) > 0 || d.IntN(5) == 0 {
-		return Answer{Text: "Done."}
+		return Answer{Text: either(d.IntN(8) > 0, "Done.", "")} // or it says nothing
 	}
 	for range 1 + d.IntN(4) {
 		a.Calls = append(a.Calls, s.call(n))

@@ -26,13 +26,13 @@ func Arguments(sent string, cut bool) json.RawMessage {
 	return json.RawMessage(sent)
 }
 
-// Text are the arguments of a tool that takes a text and no JSON: the text as a JSON string. One that was
-// cut off is refused.
+// Text are the arguments of a tool that takes a text and no JSON: an object with the text as its member
+// "input", since a Runner's tools take objects. One that was cut off is refused.
 func Text(sent string, cut bool) json.RawMessage {
 	if cut {
 		return Refused
 	}
-	b, _ := json.Marshal(sent) // a string always encodes
+	b, _ := json.Marshal(map[string]string{"input": sent}) // strings always encode
 	return b
 }
 
@@ -66,6 +66,13 @@ func plain(s string) string {
 
 // IDs are the ids of calls that a conversation has.
 type IDs map[string]bool
+
+// Use remembers an id that a conversation has. Nil is none.
+func (ids IDs) Use(id *string) {
+	if id != nil {
+		ids[*id] = true
+	}
+}
 
 // Add returns id and remembers it. One that is missing, used before, over most bytes long or has other
 // characters than letters, digits, _ and - is replaced by one that begins with prefix. The same conversation gets the

@@ -9,7 +9,9 @@ import (
 )
 
 func TestIDsAreReplacedWhereAProviderWouldNotTakeThem(t *testing.T) {
-	ids := adapter.IDs{"old": true}
+	ids, old := adapter.IDs{}, "old"
+	ids.Use(&old)
+	ids.Use(nil)
 	var got []string
 	for _, id := range []string{"a", "a", "", "old", strings.Repeat("b", 9), "p:0", "call_4"} {
 		got = append(got, ids.Add(id, "call_", 8))
@@ -54,7 +56,7 @@ func TestArguments(t *testing.T) {
 	if got := adapter.Arguments("", false); len(got) != 0 {
 		t.Errorf("no arguments are passed on as %q", got)
 	}
-	if got := adapter.Text("a\n\"b\"", false); string(got) != `"a\n\"b\""` {
+	if got := adapter.Text("a\n\"b\"", false); string(got) != `{"input":"a\n\"b\""}` {
 		t.Errorf("a text is passed on as %s", got)
 	}
 	if json.Valid(adapter.Text("a", true)) {
