@@ -76,8 +76,8 @@ func failure(err error) error {
 		return toolcall.Transient(err)
 	case wire.Code == jsonrpc.CodeInvalidParams:
 		return &toolcall.Error{Type: toolcall.TypeBadArguments, Details: "the MCP server refuses the parameters", Err: err}
-	case wire.Code == jsonrpc.CodeMethodNotFound:
-		return toolcall.Permanent(err)
+	case wire.Code == jsonrpc.CodeMethodNotFound: // an earlier attempt may have met another server
+		return &toolcall.Error{Type: toolcall.TypePermanent, NotSent: true, Err: err}
 	}
 	if refused := toolcall.Refused(wire.Data, err); refused != nil {
 		return refused

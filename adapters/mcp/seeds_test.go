@@ -191,3 +191,58 @@ func TestAThousandBadRoadsAreOneEffectEach(t *testing.T) {
 		t.Error("the roads are not as bad, or not as good, as they should be")
 	}
 }
+
+// A reply is lost, and the next attempt meets a server that has no tools. That one knows
+// nothing of what the first one did.
+func TestAServerWithoutToolsDoesNotSettleWhatAnotherDid(t *testing.T) {
+	for lost, want := range map[bool]string{true: "failed permanent unknown", false: "failed permanent none"} {
+		synctest.Test(t, func(t *testing.T) {
+			busy := sdk.NewServer(&sdk.Implementation{Name: "bank", Version: "1"}, nil)
+			busy.AddTool(&sdk.Tool{Name: "pay", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				time.Sleep(time.Minute)
+				return &sdk.CallToolResult{}, nil
+			})
+			bare := sdk.NewServer(&sdk.Implementation{Name: "bank", Version: "2"}, nil)
+			bare.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+				return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+					if method == "tools/call" {
+						return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "no tools"}
+					}
+					return next(ctx, method, req)
+				}
+			})
+			servers := []*sdk.Server{bare}
+			if lost {
+				servers = []*sdk.Server{busy, bare}
+			}
+			var open []interface{ Close() error }
+			connect := func(ctx context.Context) (*sdk.ClientSession, error) {
+				near, far := sdk.NewInMemoryTransports()
+				ss, err := servers[0].Connect(context.WithoutCancel(ctx), far, nil)
+				if err != nil {
+					return nil, err
+				}
+				servers = servers[1:]
+				cs, err := client.Connect(context.WithoutCancel(ctx), near, nil)
+				if err == nil {
+					open = append(open, cs, ss)
+				}
+				return cs, err
+			}
+			r := &toolcall.Runner{Scope: "acme/agent", Store: new(oncehttp.MemoryStore), Logger: quiet}
+			c := &oncemcp.Client{Session: connect, Timeout: 2 * time.Second, Effects: map[string]toolcall.Effect{"pay": toolcall.Keyed}}
+			if err := r.Register(c.Tool(&sdk.Tool{Name: "pay"})); err != nil {
+				t.Fatal(err)
+			}
+			res := r.Turn("turn_01", toolcall.Budget{}).Do(t.Context(), toolcall.Call{Tool: "pay"})[0]
+			if told(res) != want {
+				t.Errorf("a reply was lost %v: got %s (%v), want %s", lost, told(res), res.Err, want)
+			}
+			time.Sleep(2 * time.Minute)
+			for _, c := range open {
+				c.Close()
+			}
+			synctest.Wait()
+		})
+	}
+}

@@ -34,16 +34,11 @@ const (
 func Middleware(once *oncehttp.Once, scope func(*sdk.CallToolRequest) string) sdk.Middleware {
 	return func(handler sdk.MethodHandler) sdk.MethodHandler {
 		next := func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
-			defer func() { // the SDK lets a panic end the process
-				if p := recover(); p != nil {
-					cmp.Or(once.Logger, slog.Default()).ErrorContext(ctx, "mcp: a handler panicked",
-						"method", method, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
-					res, err = nil, wireError(jsonrpc.CodeInternalError, "the handler failed; it may have taken effect")
-				}
-			}()
+			defer contain(ctx, once.Logger, method, &res, &err)
 			return handler(ctx, method, req)
 		}
-		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
+			defer contain(ctx, once.Logger, method, &res, &err) // of scope, for instance
 			call, ok := req.(*sdk.CallToolRequest)
 			if !ok || call.Params == nil {
 				return next(ctx, method, req)
@@ -66,6 +61,15 @@ func Middleware(once *oncehttp.Once, scope func(*sdk.CallToolRequest) string) sd
 			}
 			return answer(a.Body, a.Kind == oncehttp.OutcomeReplayed || a.Kind == oncehttp.OutcomeAttached)
 		}
+	}
+}
+
+// contain makes an error of a panic. The SDK lets one end the process.
+func contain(ctx context.Context, log *slog.Logger, method string, res *sdk.Result, err *error) {
+	if p := recover(); p != nil {
+		cmp.Or(log, slog.Default()).ErrorContext(ctx, "mcp: a handler panicked",
+			"method", method, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+		*res, *err = nil, wireError(jsonrpc.CodeInternalError, "the handler failed; it may have taken effect")
 	}
 }
 
@@ -118,7 +122,7 @@ func record(ctx context.Context, tx bool, tool string, own sdk.Result, failure e
 	}
 	response := &jsonrpc.Response{Error: failure}
 	if failure == nil {
-		if response.Result, err = json.Marshal(res); err != nil {
+		if response.Result, err = marshal(res); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -127,6 +131,16 @@ func record(ctx context.Context, tx bool, tool string, own sdk.Result, failure e
 		head, err = json.Marshal(end)
 	}
 	return head, body, err
+}
+
+// marshal survives the marshalling code of what a tool returned.
+func marshal(res *sdk.CallToolResult) (b []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("mcp: writing the result panicked: a value of type %T", p)
+		}
+	}()
+	return json.Marshal(res)
 }
 
 // answer reads what record wrote, with every digit: the SDK decodes numbers as float64.

@@ -278,6 +278,33 @@ func TestAPanicEndsNothingAndTellsNothing(t *testing.T) {
 	}
 }
 
+type panicky struct{}
+
+func (panicky) MarshalJSON() ([]byte, error) { panic("the password is hunter2") }
+
+// What the tool returns and who is asking are found out by the server's code too.
+func TestAPanicBesideTheToolEndsNothingEither(t *testing.T) {
+	s := newShop(func(r *sdk.CallToolRequest) string {
+		if r.Params.Name == "raw" {
+			panic("the password is hunter2")
+		}
+		return "acme"
+	})
+	s.server.AddTool(&sdk.Tool{Name: "marshals", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		s.did("marshals", nil)
+		return &sdk.CallToolResult{StructuredContent: panicky{}}, nil
+	})
+	cs := open(t, inMemory(t, s))
+	if _, err := call(cs, "raw", "k", `{}`); err == nil || strings.Contains(err.Error(), "hunter2") || s.total("raw") != 0 {
+		t.Errorf("who is asking: got %v, %d effects, want an error and none", err, s.total("raw"))
+	}
+	for range 2 {
+		if _, err := call(cs, "marshals", "k", `{}`); err == nil || strings.Contains(err.Error(), "hunter2") || s.total("marshals") != 1 {
+			t.Errorf("what it returns: got %v, %d effects, want an error and one", err, s.total("marshals"))
+		}
+	}
+}
+
 func TestAToolMaySayThatNothingHappened(t *testing.T) {
 	s := newShop(nil)
 	cs := open(t, inMemory(t, s))
