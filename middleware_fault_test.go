@@ -712,3 +712,35 @@ func TestBindingIsOfTheBestCredentials(t *testing.T) {
 		t.Error("a cookie counts beside X-Api-Key")
 	}
 }
+
+// An answer that is definite makes good that the handler could not tell. When it is
+// rolled back, nobody can tell again.
+func TestAnAnswerThatIsRolledBackMakesNothingGoodOfUnknown(t *testing.T) {
+	for name, again := range map[string]bool{"the commit is refused": false, "the store runs it again": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &transacting{MemoryStore: &MemoryStore{}}
+				store.commit, store.again = ErrRolledBack, again
+				ran := 0
+				m := &Middleware{Store: store, Logger: quiet}
+				h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					ran++
+					Unknown(r.Context())
+					w.WriteHeader(http.StatusCreated)
+				}))
+				for range 2 {
+					r := httptest.NewRequest("POST", "/pay", strings.NewReader("{}"))
+					r.Header.Set(Header, "k")
+					rec := httptest.NewRecorder()
+					h.ServeHTTP(rec, r)
+					if !strings.Contains(rec.Body.String(), "outcome-unknown") && !strings.Contains(rec.Body.String(), "handler-failed") {
+						t.Errorf("got %d %s, want an outcome that is unknown", rec.Code, rec.Body)
+					}
+				}
+				if ran != 1 {
+					t.Errorf("the handler ran %d times, and could not tell what it did the first time", ran)
+				}
+			})
+		})
+	}
+}

@@ -135,6 +135,7 @@ type txFaults struct {
 	lose   error // and this after it has committed
 	undo   error // and this after it has rolled back
 	panics bool
+	again  bool // it runs the work again once
 }
 
 type txKey struct{}
@@ -162,6 +163,10 @@ func (s *transacting) Transact(ctx context.Context, op Op, keep time.Duration, w
 		}
 	}()
 	head, body, end := work(context.WithValue(ctx, txKey{}, t))
+	if s.again {
+		t.writes = nil
+		head, body, end = work(context.WithValue(ctx, txKey{}, t))
+	}
 	s.end = end
 	if s.panics {
 		committed = true

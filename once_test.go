@@ -1362,20 +1362,40 @@ func TestOnceDoesNotFreeAKeyThatWasTakenOverInATransaction(t *testing.T) {
 }
 
 func TestOnceKeepsTheWordOfWorkThatPanicsInATransaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &transacting{MemoryStore: &MemoryStore{}}
-		o := &Once{Store: s, Logger: quiet}
-		func() {
-			defer func() { recover() }()
-			o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
-				Unknown(ctx)
-				panic("boom")
+	boom := errors.New("boom")
+	for name, end := range map[string]func(){
+		"it panics":          func() { panic(boom) },
+		"it ends its thread": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &transacting{MemoryStore: &MemoryStore{}}
+				o := &Once{Store: s, Logger: quiet}
+				done := make(chan any)
+				go func() {
+					defer func() { done <- recover() }()
+					o.Do(t.Context(), Op{Key: "k"}, func(ctx context.Context) ([]byte, []byte, error) {
+						write(ctx, "refund")
+						Unknown(ctx)
+						end()
+						return nil, nil, nil
+					})
+					t.Error("Do has returned")
+				}()
+				if p := <-done; p != nil && p != boom {
+					t.Errorf("recovered %v, want what the work panicked with", p)
+				} else if (p != nil) != (name == "it panics") {
+					t.Errorf("recovered %v", p)
+				} else if p != nil && s.end != TxUnknown {
+					// The store would free the key, and who waits for it would run.
+					t.Errorf("the store was asked for %v, want %v", s.end, TxUnknown)
+				}
+				if got := status(t, s.MemoryStore, "k"); got != ClaimOrphaned || len(s.writes) != 0 {
+					t.Errorf("the key is %v with writes %v, want an orphan without: nobody can tell what the work did elsewhere", got, s.writes)
+				}
 			})
-		}()
-		if got := status(t, s.MemoryStore, "k"); got != ClaimOrphaned {
-			t.Errorf("the key is %v, want an orphan: nobody can tell what the work did elsewhere", got)
-		}
-	})
+		})
+	}
 }
 
 func TestOnceLetsAPanicRollTheTransactionBack(t *testing.T) {

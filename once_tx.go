@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 )
 
 // transact runs the work inside a transaction of the store. There is no
@@ -13,10 +14,14 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 	r.transaction = true
 	r.startWithin()
 	var v verdict
-	started, returned := false, false
+	started, returned, undone := false, false, false
+	var panicked any // what work panicked with after it had called Unknown
 	a.Holder = r.holder
 	defer func() {
-		if started && !returned {
+		switch {
+		case r.died:
+			return
+		case started && !returned:
 			// A panic of the work itself goes on. Nothing was committed, since
 			// only the work's return could have asked for it.
 			r.finish()
@@ -26,20 +31,50 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 		if p := recover(); p != nil {
 			r.finish()
 			a, err = o.transacted(r, a, v, started, o.panicked("Transact", p))
+			r.goOn(panicked, a)
 		}
 	}()
 	err = t.Transact(r, r.op, o.keep(), func(ctx context.Context) (head, body []byte, end TxEnd) {
-		if started { // it was rolled back: what it said counts no more
-			r.saidRelease.Store(false)
-			r.saidUnknown.Store(false)
+		defer func() {
+			if returned || !r.saidUnknown.Load() {
+				return
+			}
+			// A store frees the key of work that panics, and whoever waits for it would
+			// run at once. So this panic goes on when the key is an orphan.
+			if panicked = recover(); panicked != nil {
+				r.log(slog.LevelError, "oncehttp: work called Unknown in a transaction, and panicked", "stack", string(debug.Stack()))
+				returned, v = true, verdictUnknown
+				a.Head, a.Body = nil, nil
+				head, body, end = nil, nil, TxUnknown
+			}
+		}()
+		if started && r.saidUnknown.Load() {
+			// It was rolled back, and with it the answer by which it could tell after all.
+			v, undone = verdictUnknown, true
+			return nil, nil, TxUnknown
 		}
+		r.saidRelease.Store(false) // what was rolled back counts no more
 		started, returned = true, false
 		a.Head, a.Body, v = w.run(ctx)
 		returned = true
 		return a.Head, a.Body, r.txEnd(v)
 	})
 	r.finish()
-	return o.transacted(r, a, v, started, err)
+	a, err = o.transacted(r, a, v, started, err)
+	r.goOn(panicked, a)
+	if undone && err == nil { // what work answered must not go out
+		a.Head, a.Body = nil, nil
+		return a, ErrOutcomeUnknown
+	}
+	return a, err
+}
+
+// goOn panics with what work panicked with, if it did.
+func (r *run) goOn(panicked any, fate Answer) {
+	if panicked != nil {
+		r.died, r.fate = true, fate
+		panic(panicked)
+	}
 }
 
 // txEnd is how the transaction is to end. A key that was taken over is not freed,
@@ -55,7 +90,9 @@ func (r *run) txEnd(v verdict) TxEnd {
 }
 
 // panickedWithin says what becomes of a key whose work panicked in a transaction,
-// which the store has rolled back. What the work did elsewhere was not.
+// which the store has rolled back. What the work did elsewhere was not. It is the end
+// of a goroutine that this meets after Unknown, not a panic; then somebody may have had
+// the key in between.
 func (o *Once) panickedWithin(r *run) Answer {
 	if r.saidUnknown.Load() {
 		o.orphan(r)
@@ -95,6 +132,12 @@ func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) 
 		o.undo(r, untilDone)
 		a.Kind = OutcomeRefused
 		return a, fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
+	case errors.Is(err, ErrRolledBack) && v == verdictRecord && r.saidUnknown.Load():
+		// The answer by which work could tell after all is not there.
+		r.log(slog.LevelError, "oncehttp: a transaction was rolled back whose work had called Unknown; its key is an orphan until somebody finds out what happened", "err", err)
+		o.orphan(r)
+		a.Kind = OutcomeUnknown
+		return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	case errors.Is(err, ErrRolledBack) && v != verdictUnknown:
 		r.log(slog.LevelWarn, "oncehttp: a transaction was rolled back although its work wanted it committed; a repeat runs again", "err", err)
 		o.rooms.released(r.op.Key)

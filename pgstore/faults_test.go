@@ -225,6 +225,49 @@ func TestAPoolerThatForgetsStatementsIsNamed(t *testing.T) {
 	}
 }
 
+// Each of the two errors that it can come to, one after the other.
+func TestBothErrorsOfForgottenStatementsAreNamed(t *testing.T) {
+	pg := services.Postgres(t)
+	b := services.PgBouncer(t, pg, "default_pool_size = 1")
+	for name, open := range map[string]func(dsn string) *pgstore.Store{
+		"over a pool of pgx": func(dsn string) *pgstore.Store { return pgstore.New(openPool(t, dsn, 1), quiet) },
+		"over database/sql":  func(dsn string) *pgstore.Store { return pgstore.NewSQL(openSQL(t, dsn, 1), quiet) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := pg.Database(t)
+			migrated(t, pgstore.New(openPool(t, pg.DSN(db), 2), quiet))
+			n := 0
+			claim := func(s *pgstore.Store) error {
+				n++
+				_, err := s.Claim(t.Context(), newOp(fmt.Sprint(n)), lease, keep)
+				return err
+			}
+			named := func(err error, code string) bool {
+				return err != nil && strings.Contains(err.Error(), "SQLSTATE "+code) && strings.Contains(err.Error(), "default_query_exec_mode=exec")
+			}
+			s := open(b.DSN(db))
+			if err := claim(s); err != nil {
+				t.Fatal(err)
+			}
+			// The server connection has the statement, and another client prepares it.
+			if err := claim(open(b.DSN(db))); !named(err, "42P05") {
+				t.Errorf("got error %v, want one with 42P05 that names default_query_exec_mode=exec", err)
+			}
+			// It goes, and the client that has prepared it is given another one.
+			var err error
+			for range 20 { // until PgBouncer has noticed before the client asks
+				pg.SQL(t, db, "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+				if err = claim(s); err != nil {
+					break
+				}
+			}
+			if !named(err, "26000") {
+				t.Errorf("got error %v, want one with 26000 that names default_query_exec_mode=exec", err)
+			}
+		})
+	}
+}
+
 func TestAStatementTimeoutIsAnErrorThatPasses(t *testing.T) {
 	pg := services.Postgres(t)
 	db := pg.Database(t)

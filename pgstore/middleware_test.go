@@ -91,3 +91,56 @@ func TestAHandlersWritesCommitWithItsAnswer(t *testing.T) {
 		}
 	})
 }
+
+// A twin that has waited as long as it may gets 409, in the same process and in
+// another one, however long the transaction takes; and it never runs.
+func TestATwinOfATransactionGets409AfterItsWait(t *testing.T) {
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		const wait = 400 * time.Millisecond // longer than a claim has to lock its row
+		var ran atomic.Int32
+		runs, goOn := make(chan bool), make(chan bool)
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ran.Add(1)
+			if err := add(r.Context(), 1, 100); err != nil {
+				t.Error(err)
+			}
+			close(runs)
+			<-goOn
+			w.WriteHeader(http.StatusCreated)
+		})
+		var urls []string
+		for range 2 {
+			m := &oncehttp.Middleware{Store: connect(t, l.DSN(l.db)), Wait: wait}
+			srv := httptest.NewServer(m.Handler(handler))
+			t.Cleanup(srv.Close)
+			urls = append(urls, srv.URL+"/payments")
+		}
+		var first sync.WaitGroup
+		first.Go(func() {
+			if status, _, answer := post(t, urls[0], "key", "body"); status != http.StatusCreated {
+				t.Errorf("the first got %d %s, want 201", status, answer)
+			}
+		})
+		<-runs
+		for i, url := range urls {
+			began := time.Now()
+			status, h, answer := post(t, url, "key", "body")
+			if status != http.StatusConflict || !strings.Contains(answer, "urn:oncehttp:in-progress") || h.Get("Retry-After") == "" {
+				t.Errorf("a twin at server %d got %d, Retry-After %q, %s; want 409 in-progress", i, status, h.Get("Retry-After"), answer)
+			}
+			if d := time.Since(began); d < wait {
+				t.Errorf("a twin at server %d was refused after %v, want %v", i, d, wait)
+			}
+		}
+		close(goOn)
+		first.Wait()
+		if status, h, answer := post(t, urls[1], "key", "body"); status != http.StatusCreated || h.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("afterwards: got %d %s, want the recorded 201", status, answer)
+		}
+		if ran.Load() != 1 || l.cents(t, 1) != "100" {
+			t.Errorf("ran %d times, %s cents; want 1, 100", ran.Load(), l.cents(t, 1))
+		}
+	})
+}

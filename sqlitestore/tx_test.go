@@ -613,3 +613,55 @@ func TestAMiddlewareOverTransactions(t *testing.T) {
 	wg.Wait()
 	expect("the other key afterwards", post("/", "f"), 201, 3)
 }
+
+// A twin that has waited as long as it may gets 409, in the same process and in
+// another one, however long the transaction takes; and it never runs.
+func TestATwinOfATransactionGets409AfterItsWait(t *testing.T) {
+	l := newLedger(t)
+	const wait = 400 * time.Millisecond // longer than the lock is there to be had by a holder
+	var ran atomic.Int32
+	runs, goOn := make(chan bool), make(chan bool)
+	var servers []http.Handler
+	for _, s := range []*TxStore{l.TxStore, open(t, l.path).Transactional()} {
+		m := &oncehttp.Middleware{Store: s, Logger: quiet(), Wait: wait}
+		servers = append(servers, m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ran.Add(1)
+			pay(t, r.Context())
+			close(runs)
+			<-goOn
+			w.WriteHeader(http.StatusCreated)
+		})))
+	}
+	post := func(server http.Handler) *httptest.ResponseRecorder {
+		req := httptest.NewRequest("POST", "/payments", strings.NewReader("{}"))
+		req.Header.Set("Idempotency-Key", "key")
+		r := httptest.NewRecorder()
+		server.ServeHTTP(r, req)
+		return r
+	}
+	var first sync.WaitGroup
+	first.Go(func() {
+		if r := post(servers[0]); r.Code != http.StatusCreated {
+			t.Errorf("the first got %d %s, want 201", r.Code, r.Body)
+		}
+	})
+	<-runs
+	for i, server := range servers {
+		began := time.Now()
+		r := post(server)
+		if r.Code != http.StatusConflict || !strings.Contains(r.Body.String(), "urn:oncehttp:in-progress") || r.Header().Get("Retry-After") == "" {
+			t.Errorf("a twin in process %d got %d, Retry-After %q, %s; want 409 in-progress", i, r.Code, r.Header().Get("Retry-After"), r.Body)
+		}
+		if d := time.Since(began); d < wait {
+			t.Errorf("a twin in process %d was refused after %v, want %v", i, d, wait)
+		}
+	}
+	close(goOn)
+	first.Wait()
+	if r := post(servers[1]); r.Code != http.StatusCreated || r.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("afterwards: got %d %s, want the recorded 201", r.Code, r.Body)
+	}
+	if ran.Load() != 1 || l.payments(t) != 1 {
+		t.Errorf("%d runs and %d payments, want 1 of each", ran.Load(), l.payments(t))
+	}
+}

@@ -19,6 +19,7 @@ var mistakes = []struct {
 }{
 	{"an orphan is free", func(s lab.Store, _ *past) lab.Store { return &freesOrphans{s} }, ""},
 	{"any token may complete", func(s lab.Store, p *past) lab.Store { return &comparesNothing{s, p} }, ""},
+	{"a claim does not know its own token again", func(s lab.Store, p *past) lab.Store { return &forgetsTokens{s, p} }, ""},
 	{"done is said before it is recorded", func(s lab.Store, _ *past) lab.Store { return &saysDoneEarly{s} }, ""},
 	// The others make up for what happens to their connections, so this would take
 	// hundreds of worlds.
@@ -119,6 +120,26 @@ func (s *comparesNothing) Complete(ctx context.Context, op oncehttp.Op, head, bo
 
 func (s *comparesNothing) Release(ctx context.Context, op oncehttp.Op) error {
 	return s.Store.Release(ctx, s.holder(op))
+}
+
+// forgetsTokens takes whoever asks again for somebody else.
+type forgetsTokens struct {
+	lab.Store
+	past *past
+}
+
+func (s *forgetsTokens) Claim(ctx context.Context, op oncehttp.Op, lease, keep time.Duration) (oncehttp.Claim, error) {
+	c, err := s.Store.Claim(ctx, op, lease, keep)
+	if err != nil || c.Status != oncehttp.ClaimAcquired {
+		return c, err
+	}
+	s.past.mu.Lock()
+	defer s.past.mu.Unlock()
+	if s.past.holders[op.Key] == op.Token {
+		c.Status = oncehttp.ClaimRunning
+	}
+	s.past.holders[op.Key] = op.Token
+	return c, nil
 }
 
 // saysDoneEarly writes what it was told to record some seconds later, if its process

@@ -254,11 +254,19 @@ func (s *shelf) learn(a *arrival, method string, op oncehttp.Op, c oncehttp.Clai
 		return
 	}
 	w.note(a.id, "store", "%s, claim %d, finds it %v, holder %d", method, w.claim(op.Token), c.Status, c.Holder)
-	if c.Status == oncehttp.ClaimAcquired {
+	switch c.Status {
+	case oncehttp.ClaimAcquired:
 		w.mu.Lock()
 		a.a.claims[w.calls[a.id.callID].ask] = true
 		w.mu.Unlock()
 		s.holds(a, nil, asked, lease)
+	case oncehttp.ClaimRunning, oncehttp.ClaimOrphaned:
+		w.mu.Lock()
+		own := a.jumps == w.jumps && time.Now().Before(a.own)
+		w.mu.Unlock()
+		if own {
+			w.broke(a.id, 1, "a claim that is asked for again, because its answer was lost, is told to be somebody else's")
+		}
 	}
 }
 
