@@ -4,6 +4,7 @@
 // program.
 //
 //	onceproxy -upstream https://api.example.com
+//	onceproxy keys list|show|resolve|purge
 //
 // docs/onceproxy.md in the repository is its manual; -help lists the settings.
 package main
@@ -19,7 +20,9 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/oncehttp/oncehttp/cmd/onceproxy/internal/command"
 	"github.com/oncehttp/oncehttp/cmd/onceproxy/internal/config"
+	"github.com/oncehttp/oncehttp/cmd/onceproxy/internal/page"
 	"github.com/oncehttp/oncehttp/cmd/onceproxy/internal/serve"
 )
 
@@ -30,6 +33,9 @@ func main() {
 // run returns the exit status: 0 for success, 2 for settings that are wrong, 1 for
 // anything else.
 func run(args []string, out, errs io.Writer) int {
+	if len(args) > 0 && args[0] == "keys" {
+		return command.Keys(args[1:], command.Terminal{In: os.Stdin, Out: out, Err: errs, Getenv: config.Environ})
+	}
 	line, err := config.ParseLine(args, config.Environ, out)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -56,7 +62,7 @@ func run(args []string, out, errs io.Writer) int {
 func serveUntilSignal(line *config.Line, out, errs io.Writer) int {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
-	p, err := serve.Start(context.Background(), line, serve.Options{Version: version(), Out: out, Err: errs})
+	p, err := serve.Start(context.Background(), line, serve.Options{Version: version(), Out: out, Err: errs, Page: page.New})
 	if err != nil {
 		fmt.Fprintf(errs, "onceproxy: %v\n", err)
 		return 1

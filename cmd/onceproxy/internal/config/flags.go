@@ -195,6 +195,7 @@ Idempotency-Key take effect once.
 
 	onceproxy -upstream URL [flags]
 	onceproxy -config FILE [flags]
+	onceproxy keys -help         looks at keys, and settles them
 
 Each flag has a twin in the environment: -key-header is ONCEPROXY_KEY_HEADER. A flag
 counts more than its twin, and that more than the file.

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/oncehttp/oncehttp"
@@ -13,6 +14,8 @@ type State struct {
 	Started time.Time
 	Listen  string // the address that clients connect to
 	Store   string // which store, in words, without a password
+
+	Log *slog.Logger // is told what an operator does to keys; nil: nobody is
 
 	// Keys are the records of all routes.
 	Keys oncehttp.Inspector

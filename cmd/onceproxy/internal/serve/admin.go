@@ -26,6 +26,11 @@ func listenAdmin(c *config.Config) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
+	// A name such as localhost means what the machine's files say.
+	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+		l.Close()
+		return nil, fmt.Errorf("admin: %s is no loopback address, and the operator's page is for this machine only", addr)
+	}
 	return l, nil
 }
 

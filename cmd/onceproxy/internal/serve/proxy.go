@@ -4,15 +4,12 @@ package serve
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,6 +53,8 @@ type Proxy struct {
 
 	public net.Listener
 	admin  net.Listener // nil: none
+	token  string       // what the operator's page asks for
+	made   bool         // token was made here, and has to be told
 	probes net.Listener // nil: none
 	server *http.Server
 	inner  []*http.Server
@@ -99,6 +98,9 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		return err
 	}
 	if p.admin, err = listenAdmin(c); err != nil {
+		return err
+	}
+	if p.token, p.made, err = pageToken(c, config.Environ); err != nil {
 		return err
 	}
 	if c.Metrics != "" {
@@ -167,7 +169,7 @@ func (p *Proxy) serve() {
 		mux := http.NewServeMux()
 		p.health(mux)
 		if p.opts.Page != nil {
-			mux.Handle("/", p.opts.Page(p.State(), p.token()))
+			mux.Handle("/", p.opts.Page(p.State(), p.token))
 		}
 		s := newInner(mux)
 		p.inner = append(p.inner, s)
@@ -182,23 +184,10 @@ func (p *Proxy) serve() {
 	}
 }
 
-// token is what the operator's page asks for: the one of the file, or a new one.
-func (p *Proxy) token() string {
-	if name := p.conf.AdminTokenFile; name != "" {
-		if b, err := os.ReadFile(name); err == nil && strings.TrimSpace(string(b)) != "" {
-			return strings.TrimSpace(string(b))
-		}
-		p.log.Error("the file with the page's token cannot be read or is empty; a new token is used", "file", name)
-	}
-	token := rand.Text()
-	fmt.Fprintf(p.opts.Out, "onceproxy: the operator's page asks for the token %s\n", token)
-	return token
-}
-
 // State is what an operator sees of the proxy.
 func (p *Proxy) State() *operate.State {
 	return &operate.State{
-		Version: p.opts.Version, Started: p.began, Listen: p.URL(), Store: p.store.Name, Keys: p.store,
+		Version: p.opts.Version, Started: p.began, Listen: p.URL(), Store: p.store.Name, Keys: p.store, Log: p.log,
 		Routes: func() []operate.Route { return p.router.Load().States() },
 	}
 }
@@ -225,7 +214,11 @@ func (p *Proxy) tell() {
 	say("listening at %s", p.URL())
 	say("keys are kept in: %s", p.store.Name)
 	if p.admin != nil {
-		say("operator's page, health and metrics at %s", p.AdminURL())
+		link := ""
+		if p.made && p.opts.Page != nil { // the only time that it is told
+			link = fmt.Sprintf(" – open it with %s/sign-in?token=%s", p.AdminURL(), p.token)
+		}
+		say("operator's page, health and metrics at %s%s", p.AdminURL(), link)
 	}
 	if p.probes != nil {
 		say("health and metrics at http://%s", p.probes.Addr())
