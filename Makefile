@@ -11,7 +11,7 @@ KILLS ?= 2000
 GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
-.PHONY: test lab crash mutants soak bench bench-stores storm lint release-check fmt
+.PHONY: test lab crash mutants soak bench bench-stores storm lint release-check fmt page-figures
 
 # Every test of every module: scripts/test says how.
 test:
@@ -61,6 +61,11 @@ lint:
 release-check:
 	GOWORK=off go -C tools build -o ../bin/releasecheck ./releasecheck
 	bin/releasecheck
+
+# The pictures of the operator's page in docs/figures, drawn by a real browser.
+page-figures:
+	@mkdir -p docs/figures
+	go test -count=1 -run='^TestPagesAreReadable' ./cmd/onceproxy/pagetest -figures=$(CURDIR)/docs/figures
 
 fmt:
 	gofmt -w .
