@@ -11,7 +11,7 @@ KILLS ?= 2000
 GOFLAGS := $(GOFLAGS) -buildvcs=false
 export GOFLAGS
 
-.PHONY: test lab crash mutants soak bench bench-stores storm lint release-check fmt page-figures
+.PHONY: test lab crash mutants soak bench bench-stores storm lint bench-proxy release-check fmt page-figures
 
 # Every test of every module: scripts/test says how.
 test:
@@ -56,6 +56,11 @@ bench-stores:
 
 lint:
 	@scripts/lint
+
+# onceproxy beside a bare ReverseProxy, with keys over SQLite, and its memory under load
+# for five minutes.
+bench-proxy:
+	go test -run='^TestMemoryStaysFlat$$' -memorytime=5m -timeout=20m -v -bench=. -benchtime=1x ./cmd/onceproxy
 
 # Whether importers carry more than they must: tools/releasecheck says how.
 release-check:

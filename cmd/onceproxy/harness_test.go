@@ -22,6 +22,9 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	if upstream := os.Getenv(bareEnv); upstream != "" {
+		serveBare(upstream)
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "onceproxy")
 		if err != nil {

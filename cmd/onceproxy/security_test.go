@@ -55,7 +55,7 @@ func TestHostileBytes(t *testing.T) {
 	v := new(vault)
 	up := httptest.NewServer(v)
 	defer up.Close()
-	p := start(t, "-config", write(t, "store: \"memory:\"\nlimits: {header_bytes: 8KiB}\ntimeouts: {body: 500ms}\nroutes:\n- upstream: "+up.URL+"\n  limits: {body: 1KiB}\n"))
+	p := start(t, "-config", write(t, "store: \"memory:\"\nlimits: {header_bytes: 8KiB}\ntimeouts: {header: 1s, body: 500ms}\nroutes:\n- upstream: "+up.URL+"\n  limits: {body: 1KiB}\n"))
 	post := func(path string, lines ...string) string {
 		return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + strings.Join(lines, "\r\n") + "\r\n\r\n"
 	}

@@ -1,7 +1,6 @@
 package scope
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -77,7 +76,7 @@ func TestATokenHasToBeOursAndOfNow(t *testing.T) {
 	}
 	b64 := base64.RawURLEncoding.EncodeToString
 	body, _ := json.Marshal(claims(nil))
-	public, _ := x509.MarshalPKIXPublicKey(good.Public().(crypto.PublicKey))
+	public, _ := x509.MarshalPKIXPublicKey(good.Public())
 	right := sign(t, jose.ES256, good, "1", claims(nil))
 	for _, c := range []struct {
 		name, header string
