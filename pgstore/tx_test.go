@@ -110,7 +110,7 @@ func TestWritesAndRecordAreCommittedTogetherOrNotAtAll(t *testing.T) {
 				for range 2 {
 					began := time.Now()
 					mustClaim(t, twin, newOp(op.Key), oncehttp.ClaimRunning)
-					if d := time.Since(began); d > time.Second {
+					if d := time.Since(began); d > 10*time.Second {
 						t.Errorf("a twin was told after %v", d)
 					}
 				}
@@ -246,7 +246,7 @@ func TestACrashFreesTheKeyAtOnce(t *testing.T) {
 				}
 				return c.Status == oncehttp.ClaimAcquired
 			})
-			if d := time.Since(began); d > time.Second {
+			if d := time.Since(began); d > 10*time.Second { // the lease is an hour
 				t.Errorf("the key was free %v after the crash", d)
 			}
 			if err := other.Transact(context.Background(), twin, keep, pays(1, 7, &ran)); err != nil {

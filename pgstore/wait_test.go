@@ -66,12 +66,8 @@ func TestThoseWhoWaitInAnotherProcessAreNotified(t *testing.T) {
 			t.Cleanup(here.Close)
 			t.Cleanup(there.Close)
 			ctx := context.Background()
-			for i, end := range []func(op oncehttp.Op) error{
-				func(op oncehttp.Op) error { return here.Complete(ctx, op, nil, nil, keep) },
-				func(op oncehttp.Op) error { return here.Release(ctx, op) },
-				func(op oncehttp.Op) error { return here.Renew(ctx, op, 0) },
-			} {
-				op := newOp(fmt.Sprint("key ", i))
+			// woken is how long after a change the one who waits elsewhere is woken.
+			woken := func(t *testing.T, op oncehttp.Op, end func(op oncehttp.Op) error) time.Duration {
 				mustClaim(t, here, op, oncehttp.ClaimAcquired)
 				if flagged(t, pg, db) {
 					t.Fatal("a row is flagged for which nobody waits")
@@ -93,11 +89,26 @@ func TestThoseWhoWaitInAnotherProcessAreNotified(t *testing.T) {
 				if err := <-woken; err != nil {
 					t.Errorf("Wait: %v", err)
 				}
-				// Without a notification it looks every two seconds.
-				if d := time.Since(began); d > time.Second {
+				d := time.Since(began)
+				here.Purge(ctx, op.Key)
+				return d
+			}
+			for i, end := range []func(op oncehttp.Op) error{
+				func(op oncehttp.Op) error { return here.Complete(ctx, op, nil, nil, keep) },
+				func(op oncehttp.Op) error { return here.Release(ctx, op) },
+				func(op oncehttp.Op) error { return here.Renew(ctx, op, 0) },
+			} {
+				// Without a notification it looks every two seconds. A slow machine may take
+				// as long now and then, but not each time.
+				var d time.Duration
+				for try := range 5 {
+					if d = woken(t, newOp(fmt.Sprint("key ", i, try)), end); d < time.Second {
+						break
+					}
+				}
+				if d >= time.Second {
 					t.Errorf("Wait returned %v after the key had changed", d)
 				}
-				here.Purge(ctx, op.Key)
 			}
 			there.Close()
 			eventually(t, "nothing listens after Close", func() bool { return listeners(t, pg, db) == "0" })
