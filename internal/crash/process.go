@@ -3,11 +3,10 @@ package crash
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -127,24 +126,9 @@ func (t *tail) String() string {
 	return string(t.b[max(0, len(t.b)-tailSize):])
 }
 
-// Addr returns an address of this machine that nobody listens on. Its port is below
-// those that Linux gives to outgoing connections: one of these could take it while
-// the victim is dead, and a client that dials such a port again and again ends up
-// connected to itself.
+// Addr returns an address of this machine that nobody listens on, and that no
+// outgoing connection gets while the victim is dead.
 func Addr() (string, error) {
-	const lowest, ports = 17000, 15000
-	start := int(time.Now().UnixNano()/1000) + 7919*os.Getpid()
-	var failed error
-	for i := range ports {
-		addr := fmt.Sprintf("127.0.0.1:%d", lowest+(start+i)%ports)
-		l, err := net.Listen("tcp", addr)
-		if err == nil {
-			return addr, l.Close()
-		}
-		failed = err
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-	}
-	return "", fmt.Errorf("crash: no free port: %w", failed)
+	port, err := services.FreePort()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }

@@ -10,6 +10,7 @@ package services
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -172,17 +174,37 @@ func run(uid, gid int, dir string, argv ...string) (string, error) {
 func onFreePort(start func(port int) error) error {
 	var err error
 	for range 3 {
-		var l net.Listener
-		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		var port int
+		if port, err = FreePort(); err != nil {
 			return err
 		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
 		if err = start(port); err == nil {
 			return nil
 		}
 	}
 	return err
+}
+
+// FreePort returns a port of 127.0.0.1 that nobody listens on. It is below those that
+// Linux gives to outgoing connections: one of these could take it while a server is
+// dead, and a client that dials such a port again and again ends up connected to
+// itself.
+func FreePort() (int, error) {
+	const lowest, ports = 17000, 15000
+	start := int(time.Now().UnixNano()/1000) + 7919*os.Getpid()
+	var failed error
+	for i := range ports {
+		port := lowest + (start+i)%ports
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, l.Close()
+		}
+		failed = err
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return 0, fmt.Errorf("services: no free port: %w", failed)
 }
 
 // StartTied starts a command that ends when this process does, however that ends (on

@@ -44,6 +44,20 @@ func TestAKilledServerIsGoneAndKeepsItsData(t *testing.T) {
 	}
 }
 
+// Else a client that dials a server which is dead could be connected to itself, and the
+// server not be started again on its port.
+func TestServersHavePortsThatNoClientGets(t *testing.T) {
+	for range 100 {
+		port := 0
+		if err := onFreePort(func(p int) error { port = p; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if port < 1024 || port >= 32768 {
+			t.Fatalf("got port %d, want one that outgoing connections have neither on Linux nor elsewhere", port)
+		}
+	}
+}
+
 func TestPgBouncerPoolsByTransaction(t *testing.T) {
 	pg := Postgres(t)
 	b := PgBouncer(t, pg)
