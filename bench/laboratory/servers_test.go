@@ -105,7 +105,7 @@ func (w *pgWorld) Open(host string, log *slog.Logger) (lab.Store, error) {
 	return s, s.Migrate(context.Background())
 }
 
-// Close drops the tables.
+// Close drops the tables, and the views of them.
 func (w *pgWorld) Close() {
 	defer w.end()
 	ctx := context.Background()
@@ -115,7 +115,7 @@ func (w *pgWorld) Close() {
 	}
 	defer conn.Close(ctx)
 	for table := range w.tables.Range {
-		if _, err := conn.Exec(ctx, "DROP TABLE "+table.(string)); err != nil {
+		if _, err := conn.Exec(ctx, "DROP TABLE "+table.(string)+" CASCADE"); err != nil {
 			panic(err)
 		}
 	}
