@@ -36,19 +36,6 @@ func fullJitter(base, limit time.Duration, n int, r func(int64) int64) time.Dura
 	return time.Duration(r(int64(top)))
 }
 
-// patience is by how many doublings each pause is longer than the one before it
-// while a server says that it is overloaded. The first is as short as any: one
-// answer may be an accident. Who comes back soon after two is part of the
-// overload, and a client that sends a request every few seconds has sent a whole
-// burst of retries before its breaker has seen enough to open.
-const patience = 3
-
-// overloaded reports whether a server that answers with this status says that it
-// has too much to do.
-func overloaded(status int) bool {
-	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == 529
-}
-
 // serverPause is the pause for a server that asked for wait: never shorter, and
 // longer by up to a tenth or a second, whichever is less, because it may have
 // told a thousand others the same.

@@ -91,6 +91,9 @@ func (b *Budget) refund(k hostKey, now time.Time) { b.add(k, wholeToken, now) }
 
 // earn credits a healthy answer.
 func (b *Budget) earn(k hostKey, now time.Time) {
+	if !b.used.Load() {
+		return // no host has a bucket
+	}
 	if t := b.hosts.find(k); t != nil {
 		t.revive()
 	}

@@ -851,9 +851,6 @@ func (c *call) backoff(n int) time.Duration {
 	if c.t.Backoff != nil {
 		return max(0, c.t.Backoff(base, most, n, c.whole()))
 	}
-	if resp := c.whole(); resp != nil && overloaded(resp.StatusCode) {
-		n *= patience
-	}
 	return fullJitter(base, most, n, rand.Int64N)
 }
 

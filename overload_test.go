@@ -104,33 +104,3 @@ func TestCallsThatFailTogetherAreAllRetried(t *testing.T) {
 		}
 	})
 }
-
-// The first retry is as quick as ever: one answer may be an accident. A server
-// that says twice that it is overloaded is left alone for longer.
-func TestPausesGrowFasterForAServerThatIsOverloaded(t *testing.T) {
-	for _, row := range []struct {
-		status        int
-		first, second time.Duration // the longest pauses
-	}{
-		{429, 500 * time.Millisecond, 4 * time.Second},
-		{503, 500 * time.Millisecond, 4 * time.Second},
-		{529, 500 * time.Millisecond, 4 * time.Second},
-		{500, 500 * time.Millisecond, time.Second},
-		{502, 500 * time.Millisecond, time.Second},
-		{504, 500 * time.Millisecond, time.Second},
-	} {
-		var first, second time.Duration
-		const calls = 200 // all but once in 3·10¹⁰ runs one of them is in the upper eighth
-		for range calls {
-			synctest.Test(t, func(t *testing.T) {
-				b := script(row.status, row.status, 200)
-				send(t, &oncehttp.Transport{Base: b, Logger: quiet()}, "refund.example")
-				first = max(first, b.seen[1].at.Sub(b.seen[0].at))
-				second = max(second, b.seen[2].at.Sub(b.seen[1].at))
-			})
-		}
-		if first >= row.first || first < row.first*7/8 || second >= row.second || second < row.second*7/8 {
-			t.Errorf("%d: the longest pauses of %d calls were %v and %v, want close to %v and %v", row.status, calls, first, second, row.first, row.second)
-		}
-	}
-}

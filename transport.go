@@ -43,10 +43,8 @@ type Transport struct {
 	AttemptTimeout time.Duration
 
 	// BackoffBase and BackoffCap shape the pause before attempt n+1: uniform
-	// in [0, min(BackoffCap, BackoffBase·2ⁿ⁻¹)), "full jitter". After a 429,
-	// 503 or 529, by which a server says that it is overloaded, pauses grow
-	// eightfold from one to the next instead of twofold. Zero means 500ms and
-	// 8s.
+	// in [0, min(BackoffCap, BackoffBase·2ⁿ⁻¹)), "full jitter". Zero means
+	// 500ms and 8s.
 	BackoffBase time.Duration
 	BackoffCap  time.Duration
 

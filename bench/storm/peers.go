@@ -53,7 +53,7 @@ type Peer struct {
 var Peers = []Peer{
 	{
 		Name: "oncehttp", Retries: true,
-		Pause: "full jitter, longer from the second 503 on", RetryAfter: "yes, spread", Breaker: "per host", Budget: "tokens per host",
+		Pause: "full jitter", RetryAfter: "yes, spread", Breaker: "per host", Budget: "tokens per host",
 		client: func(base *http.Transport) *http.Client {
 			return &http.Client{Transport: &oncehttp.Transport{
 				Base:           base,

@@ -11,6 +11,7 @@ const (
 	worseBy      = 0.02             // of all actions, failed more than the best that retries, hard down
 	recoverIn    = 15 * time.Second // to 99 % of the actions that are begun
 	healthySlack = 1.1              // over the run without an outage
+	repeats      = 0.05             // as near as a storm repeats: less is no difference
 )
 
 // A Promise is one of them, and what came of it.
@@ -40,7 +41,7 @@ func judge(outages []Outage, runs []*Run, calm *Run) (all []Promise) {
 			add(o, "sends per action begun, least of all that retry", ours.SendsPerAction < sends, "%.3f", ours.SendsPerAction, sends)
 			add(o, "failed actions, against the best that retries and 2 points", ours.Failed <= failed+worseBy, "%.1f %%", 100*ours.Failed, 100*(failed+worseBy))
 		case BrownOut:
-			add(o, "peak load, lowest of all that retry", ours.Peak < peak, "%.2f", ours.Peak, peak)
+			add(o, "peak load, lowest of all that retry, within 5 %", ours.Peak <= peak*(1+repeats), "%.2f", ours.Peak, peak)
 		}
 		add(o, "recovery to 99 %", ours.Recovery <= recoverIn, "%v", ours.Recovery, recoverIn)
 		limit := time.Duration(healthySlack * float64(calm.HealthyP99))
