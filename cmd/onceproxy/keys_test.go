@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/services"
 )
 
 // A ran is what a command did.
@@ -213,6 +214,25 @@ func TestKeysSaysWhatIsWrongAndExitsAccordingly(t *testing.T) {
 	}
 	if r := keys(t, "", "-help"); r.code != 0 || !strings.Contains(r.out, "Exit status") {
 		t.Errorf("-help: got %+v", r)
+	}
+}
+
+func TestKeysSettlesThemInPostgresAndRedisToo(t *testing.T) {
+	pg, r := services.Postgres(t), services.Redis(t)
+	for _, store := range []string{pg.DSN(pg.Database(t)), "redis://" + r.Addr() + "/3"} {
+		var effects atomic.Int64
+		p := start(t, "-upstream", lossy(t, &effects), "-store", store)
+		send(t, "POST", p.URL+"/lost", "x", key("k"))
+		r := keys(t, "", "resolve", "-store", store, "-path", "/lost", "-key", "k", "-happened", "-status", "204", "-yes")
+		if r.code != 0 {
+			t.Errorf("%.8s: resolve: got %+v", store, r)
+		}
+		if a := send(t, "POST", p.URL+"/lost", "x", key("k")); a.status != 204 || effects.Load() != 1 {
+			t.Errorf("%.8s: a repeat got %d, and there are %d effects", store, a.status, effects.Load())
+		}
+		if r := keys(t, "", "list", "-store", store, "-state", "done"); strings.Count(r.out, "or1_") != 1 {
+			t.Errorf("%.8s: list: got %+v", store, r)
+		}
 	}
 }
 
