@@ -281,3 +281,28 @@ func TestAWaitThatIsAskedForIsKeptOrNotBegun(t *testing.T) {
 		})
 	}
 }
+
+// Somebody who leaves during a pause is not kept, and nothing is sent any more.
+func TestAPauseEndsWithThoseWhoWait(t *testing.T) {
+	for _, effect := range []Effect{Unsafe, Keyed, Idempotent, Read} {
+		synctest.Test(t, func(t *testing.T) {
+			runs := 0
+			r := newRunner(t, new(oncehttp.MemoryStore), Tool{Name: "x", Effect: effect, Call: func(context.Context, json.RawMessage) (any, error) {
+				runs++
+				return nil, &Error{Type: TypeTransient, NotSent: true, RetryAfter: 20 * time.Second}
+			}})
+			ctx, leave := context.WithCancelCause(t.Context())
+			why := errors.New("the user has left")
+			time.AfterFunc(3*time.Second, func() { leave(why) })
+			begin := time.Now()
+			got := r.Turn("u", Budget{}).Do(ctx, call("x", `{}`))[0]
+			if d := time.Since(begin); d > 3*time.Second+grace || told(got) != "failed transient none summarise_and_stop" || !errors.Is(got.Err, why) {
+				t.Errorf("%v: got %s, %v after %v, want an end after 3s", effect, told(got), got.Err, d)
+			}
+			time.Sleep(time.Hour)
+			if runs != 1 {
+				t.Errorf("%v: %d runs, want 1", effect, runs)
+			}
+		})
+	}
+}
