@@ -292,6 +292,10 @@ func BenchmarkAppend(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+			// 100 MB/s of a document of some 10 KB.
+			if mb := float64(len(bb.src)) * float64(b.N) / 1e6 / b.Elapsed().Seconds(); b.N >= 1000 && len(bb.src) > 8000 && mb < 100 {
+				b.Errorf("got %.0f MB/s of %d bytes, want at least 100", mb, len(bb.src))
+			}
 		})
 	}
 }
