@@ -24,7 +24,7 @@ type Client struct {
 	Trusted bool
 	// Timeout is that of each tool.
 	Timeout time.Duration
-	// Failed judges a result with isError. Nil: permanent, outcome unknown.
+	// Failed judges a result with isError. If it returns nil, that is a success. Nil: permanent, outcome unknown.
 	Failed func(*sdk.CallToolResult) error
 }
 
@@ -55,10 +55,12 @@ func (c *Client) Tool(t *sdk.Tool) toolcall.Tool {
 		switch {
 		case err != nil:
 			return nil, failure(err)
-		case res.IsError && c.Failed != nil:
-			return nil, c.Failed(res)
-		case res.IsError:
+		case res.IsError && c.Failed == nil:
 			return nil, errors.New("mcp: the tool says that it failed")
+		case res.IsError:
+			if err := c.Failed(res); err != nil {
+				return nil, err
+			}
 		}
 		return value(res), nil
 	}

@@ -154,6 +154,11 @@ func TestHowACallEndedIsTold(t *testing.T) {
 			t.Errorf("%s: got %s (%v), want %s", c.what, told(res), res.Err, c.want)
 		}
 	}
+	fine := (&oncemcp.Client{Session: func(context.Context) (*sdk.ClientSession, error) { return cs, nil },
+		Failed: func(*sdk.CallToolResult) error { return nil }}).Tool(&sdk.Tool{Name: "fails"})
+	if value, err := fine.Call(ctx, json.RawMessage(`{}`)); value == nil || err != nil {
+		t.Errorf("a failure that is none to the caller: got %v, %v, want what the tool said", value, err)
+	}
 }
 
 // A refusal of the server's Middleware is judged by what it says.

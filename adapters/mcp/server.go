@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strings"
+	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -113,7 +115,7 @@ func record(ctx context.Context, tx bool, tool string, own sdk.Result, failure e
 		Version int    `json:"v"`
 		Status  string `json:"status"`
 		Outcome string `json:"outcome"`
-	}{tool, 1, "ok", "applied"}
+	}{shown(tool), 1, "ok", "applied"}
 	if failure != nil || res.IsError {
 		end.Status, end.Outcome = "failed", "unknown"
 	}
@@ -131,6 +133,16 @@ func record(ctx context.Context, tx bool, tool string, own sdk.Result, failure e
 		head, err = json.Marshal(end)
 	}
 	return head, body, err
+}
+
+// shown is a tool's name as operators see it. One that there is not is the caller's words.
+func shown(name string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '_'
+		}
+		return r
+	}, strings.ToValidUTF8(name[:min(len(name), 128)], ""))
 }
 
 // marshal survives the marshalling code of what a tool returned.

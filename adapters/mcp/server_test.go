@@ -305,6 +305,34 @@ func TestAPanicBesideTheToolEndsNothingEither(t *testing.T) {
 	}
 }
 
+// heads are those of the records.
+type heads struct {
+	oncehttp.MemoryStore
+	all []string
+}
+
+func (h *heads) Complete(ctx context.Context, op oncehttp.Op, head, body []byte, keep time.Duration) error {
+	h.all = append(h.all, string(head))
+	return h.MemoryStore.Complete(ctx, op, head, body, keep)
+}
+
+// A caller may ask for a tool by any name.
+func TestANameThatACallerMadeUpIsBounded(t *testing.T) {
+	store := new(heads)
+	cs := open(t, inMemory(t, newShopOn(store, nil)))
+	if _, err := call(cs, "raw", "k1", `{}`); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{strings.Repeat("x", 1<<20), "\x1b[2Jgone"} {
+		if _, err := call(cs, name, fmt.Sprint("made-up-", i), `{}`); err == nil {
+			t.Error("a tool that there is not answered")
+		}
+	}
+	if len(store.all) != 3 || !strings.Contains(store.all[0], `"tool":"raw"`) || len(store.all[1]) > 300 || !strings.Contains(store.all[2], `"tool":"_[2Jgone"`) {
+		t.Errorf("the heads are %.400q", store.all)
+	}
+}
+
 func TestAToolMaySayThatNothingHappened(t *testing.T) {
 	s := newShop(nil)
 	cs := open(t, inMemory(t, s))
