@@ -181,7 +181,7 @@ func (t *Turn) fly(base, stop context.Context, f *flight) {
 	if tool.Effect == Unsafe || e.differs {
 		once = &u.tool.strict
 	}
-	ctx := withRun(base, u)
+	ctx := apart(withRun(base, u), u.key)
 	if tool.Effect == Keyed {
 		// WithKey first: an action alone would derive its keys from whatever action or
 		// handler the turn runs in, and a turn that is resumed runs in another.
@@ -367,7 +367,7 @@ func (t *Turn) verify(ctx context.Context, p *prepared, res Result) Result {
 	done := make(chan ending, 1)
 	vctx, cancel := context.WithTimeout(ctx, timeoutOf(p.tool))
 	defer cancel()
-	go u.call(vctx, done)
+	go u.call(apart(vctx, ""), done)
 	var e ending
 	select {
 	case e = <-done:

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/oncehttp/oncehttp"
 )
 
 // A Turn is what an agent does about one message of its user. The same call twice in
@@ -241,13 +244,26 @@ func (t *Turn) one(ctx context.Context, p *prepared) Result {
 	case p.tool.Effect == Read:
 		u := run{turn: t, tool: p.tool, key: p.key, args: p.args, worst: OutcomeNone}
 		u.deadline, _ = ctx.Deadline()
-		v := u.loop(withRun(ctx, &u), ctx)
+		v := u.loop(withRun(apart(ctx, ""), &u), ctx)
 		p.result, p.tries = t.r.result(&p.tool.Tool, p.call.ID, p.key, v, u.attempts), u.tries
 	default:
 		p.result, p.tries = t.act(ctx, p)
 	}
 	t.r.record(ctx, t, p)
 	return p.result
+}
+
+// apart is ctx for the requests of a call that has no key of its own to send. If its turn runs inside a
+// Keyed tool, that one's key is in ctx, and would make one of requests that are meant as
+// several. Those of the call get a key that is derived from both; an empty call is another one each time.
+func apart(ctx context.Context, call string) context.Context {
+	if key, ok := oncehttp.KeyFromContext(ctx); !ok || !strings.HasPrefix(key, "tc1_") {
+		return ctx
+	}
+	if call == "" {
+		call = oncehttp.NewKey()
+	}
+	return oncehttp.WithAction(ctx, "tool call "+call)
 }
 
 type runKey struct{}
