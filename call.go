@@ -82,6 +82,12 @@ type sending struct {
 	trace connTrace
 }
 
+// laterAttempt is one after the first, in one piece.
+type laterAttempt struct {
+	attempt
+	sending
+}
+
 // seen is what the connections tell.
 func (a *attempt) seen() wire {
 	if a.sending == nil {
@@ -418,7 +424,7 @@ func (c *call) sleep(d time.Duration) error {
 func (c *call) request(a *attempt, timeout time.Duration) (*http.Request, error) {
 	ctx := context.Context(&c.ctx)
 	unsafe := !isSafe(c.req.Method)
-	if unsafe || c.hasBody() {
+	if a.sending == nil && (unsafe || c.hasBody()) {
 		a.sending = new(sending)
 	}
 	if unsafe {
@@ -920,11 +926,13 @@ type shellTransport struct {
 
 func (s *shellTransport) RoundTrip(shell *http.Request) (*http.Response, error) {
 	if s.next {
-		s.c.attempt(new(attempt))
+		a := new(laterAttempt)
+		a.attempt.sending = &a.sending
+		s.c.attempt(&a.attempt)
 		s.c.decide()
 	}
 	s.next = true
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: shell}, nil
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: shell}, nil
 }
 
 // result is what the call has to tell.
