@@ -38,7 +38,7 @@ func explain(what string, err error) error {
 			return wrap("the client's Username and Password are not those of the server")
 		case has("NOPERM"), has("The user executing the script"):
 			return wrap("the store's user needs ~prefix* and &prefix*, and the commands EVAL, EVALSHA, SCRIPT LOAD, INFO, GET, GETRANGE, SET, SETRANGE, " +
-				"DEL, PTTL, PEXPIRE, TIME, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and SCAN")
+				"DEL, PTTL, PEXPIRE, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and SCAN")
 		case has("MISCONF"):
 			return wrap("the server cannot write to its disk, and takes no writes until it can")
 		case has("NOREPLICAS"):

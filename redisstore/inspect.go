@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -148,12 +147,11 @@ func (s *Store) collect(ctx context.Context, node redis.Cmdable, keys []string, 
 // beginning.
 func readShown(reply any) (oncehttp.Record, error) {
 	parts, ok := reply.([]any)
-	if !ok || len(parts) != 3 {
+	if !ok || len(parts) != 2 {
 		return oncehttp.Record{}, errReply
 	}
 	ttl, _ := parts[0].(int64)
-	now, _ := parts[1].(int64)
-	v, _ := parts[2].(string)
+	v, _ := parts[1].(string)
 	if v == "" {
 		return oncehttp.Record{}, oncehttp.ErrNotFound
 	}
@@ -168,16 +166,16 @@ func readShown(reply any) (oncehttp.Record, error) {
 		Status:      oncehttp.ClaimDone,
 		Fingerprint: r.fingerprint,
 		Binding:     r.binding,
-		Age:         duration(max(now-int64(r.born), 0)),
+		Age:         duration(max(int64(r.age+r.since(ttl)), 0)),
 		Left:        r.left(ttl),
 		Holder:      r.holder,
 		Head:        r.head,
 		Body:        r.body,
 	}
-	switch rest := r.lapses - float64(now); {
+	switch since := r.since(ttl); {
 	case r.done:
-	case rest > 0:
-		rec.Status, rec.Left = oncehttp.ClaimRunning, r.left(int64(math.Ceil(rest)))
+	case r.lease > 0 && since <= r.lease:
+		rec.Status, rec.Left = oncehttp.ClaimRunning, duration(max(int64(r.lease-since), 1))
 	default:
 		rec.Status = oncehttp.ClaimOrphaned
 	}
@@ -211,11 +209,7 @@ func (s *Store) Resolve(ctx context.Context, key string, r oncehttp.Resolution) 
 	}
 	args := []any{"0", 0, ""}
 	if r.Applied {
-		var ttl int64
-		if r.Keep > 0 {
-			ttl = millis(r.Keep) + 1
-		}
-		args = []any{"1", ttl, join(r.Head, r.Body)}
+		args = []any{"1", millis(r.Keep), join(r.Head, r.Body)}
 	}
 	return s.settle(ctx, "resolve", resolveScript, key, oncehttp.ErrNotOrphaned, args...)
 }

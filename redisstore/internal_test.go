@@ -145,6 +145,7 @@ func FuzzReadRecord(f *testing.F) {
 			}
 			readShown(reply)
 		}
+		readShown([]any{status, v})
 		parseInfo(v).judge()
 	})
 }

@@ -17,16 +17,18 @@ import (
 //	 1     'R' for running (or orphaned: the lease tells), 'D' for done
 //	 2     '1' if somebody waits for it, else '0'
 //	 3–19  token of the holder: how it is packed, and 16 bytes
-//	20–27  when the lease lapses
-//	28–35  the keep that the holder asked for
+//	20–27  the lease, or 0 if it was ended, or if done
+//	28–35  keep
 //	36–39  how many have held it
-//	40–47  when it was first claimed
+//	40–47  how old it was when its expiry was set
 //	48–79  fingerprint
 //	80–111 binding
 //	112–   if done: 4 bytes of the length of the head, the head, the body
 //
-// Times are milliseconds on the server's clock, as big-endian doubles: Lua has no
-// other numbers.
+// Times are milliseconds, as big-endian doubles: Lua has no other numbers. None of
+// them is of a clock. Whatever sets one of them sets the key's expiry too, to
+// 1 ms more than lease and keep, so what is left of that (PTTL) tells for how long the
+// record has been what it is, on the server's clock.
 const (
 	version   = 1
 	headerLen = 116
@@ -39,7 +41,7 @@ var errUnreadable = errors.New("the record under this key was not written by thi
 // A record is one as the server has it.
 type record struct {
 	done                 bool
-	lapses, keep, born   float64
+	lease, keep, age     float64
 	holder               int
 	fingerprint, binding [32]byte
 	head, body           []byte
@@ -54,7 +56,7 @@ func readRecord(v string) (r record, err error) {
 		return math.Float64frombits(binary.BigEndian.Uint64([]byte(v[at : at+8])))
 	}
 	r.done = v[1] == stateDone
-	r.lapses, r.keep, r.born = number(20), number(28), number(40)
+	r.lease, r.keep, r.age = number(20), number(28), number(40)
 	r.holder = int(binary.BigEndian.Uint32([]byte(v[36:40])))
 	copy(r.fingerprint[:], v[48:])
 	copy(r.binding[:], v[80:])
@@ -67,6 +69,23 @@ func readRecord(v string) (r record, err error) {
 		r.head, r.body = all[:n:n], all[n:]
 	}
 	return r, nil
+}
+
+// since is for how long a record has been what it is, when so much is left of its
+// expiry.
+func (r *record) since(ttl int64) float64 { return max(r.lease, r.keep) + 1 - float64(ttl) }
+
+// newRecord is the record of a key that was free.
+func newRecord(op *oncehttp.Op, lease, keep int64) []byte {
+	b := make([]byte, 0, headerLen)
+	b = append(b, version, 'R', '0')
+	b = append(b, packToken(op.Token)...)
+	b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(lease)))
+	b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(keep)))
+	b = binary.BigEndian.AppendUint32(b, 1)
+	b = binary.BigEndian.AppendUint64(b, 0)
+	b = append(append(b, op.Fingerprint[:]...), op.Binding[:]...)
+	return binary.BigEndian.AppendUint32(b, 0)
 }
 
 // join is the end of a done record.

@@ -61,17 +61,21 @@ const (
 	replyRefused    int64 = -3
 )
 
-// Pieces of scripts. A script reads as little as it needs: a body may be large.
+// Pieces of scripts. A script reads as little as it needs: a body may be large. It
+// goes by what is left of the record's expiry, which saves it a look at the clock,
+// and gives numbers to Redis as text, which is how Redis wants them.
 const (
 	readHeader = `
 local k = KEYS[1]
-local h = redis.call('GETRANGE', k, 0, 115)
+local h = redis.call('GETRANGE', k, '0', '115')
 local readable = #h == 116 and string.byte(h) == 1
 local done = string.byte(h, 2) == 68
 `
-	readClock = `
-local t = redis.call('TIME')
-local now = t[1] * 1000 + t[2] / 1000
+	// For how long the record is what it is, and whether its lease still runs.
+	readTimes = `
+local lease, keep, holder, age = struct.unpack('>ddI4d', h, 21)
+local since = math.max(lease, keep) + 1 - redis.call('PTTL', k)
+local runs = not done and lease > 0 and since <= lease
 `
 	// The user may lack the right to publish, which must not fail the script:
 	// whoever waits looks again by himself.
@@ -85,38 +89,33 @@ if string.sub(h, 4, 20) ~= ARGV[1] then return -1 end
 `
 )
 
-// takeScript is Claim and TakeOver. Arguments: token, fingerprint and binding,
-// lease, keep, time to live, whether orphans may be taken over, whether to write
-// in any case. It returns a status, and but for a new record what is left of it
-// and the record.
+// takeScript is Claim and TakeOver. Arguments: the record of a free key, its time to
+// live, whether orphans may be taken over, whether to write in any case. It returns
+// a status, and but for a new record what is left of it and the record.
 var takeScript = newScript(`
 local k = KEYS[1]
-local v = redis.call('GET', k)
-if v then
-	if #v < 116 or string.byte(v) ~= 1 then return {-2} end
-	if string.byte(v, 2) == 68 then
-		local ttl = redis.call('PTTL', k)
-		if ARGV[7] == '1' and ttl > 0 then redis.call('PEXPIRE', k, ttl) end
-		return {3, ttl, v}
-	end
-end
-` + readClock + `
-local lapses = math.ceil(now + ARGV[3])
-if not v then
-	redis.call('SET', k, '\1R0' .. ARGV[1] .. struct.pack('>ddI4d', lapses, ARGV[4], 1, math.floor(now)) .. ARGV[2] .. '\0\0\0\0', 'PX', ARGV[5])
+local h = redis.call('GET', k)
+if not h then
+	redis.call('SET', k, ARGV[1], 'PX', ARGV[2])
 	return {1}
 end
-local holder = struct.unpack('>I4', v, 37)
-if string.sub(v, 4, 20) ~= ARGV[1] then
-	local old = struct.unpack('>d', v, 21)
-	if old > now then return {2, math.ceil(old - now), v} end
-	if ARGV[6] ~= '1' then return {4, redis.call('PTTL', k), v} end
+if #h < 116 or string.byte(h) ~= 1 then return {-2} end
+local done = string.byte(h, 2) == 68
+if done then
+	local ttl = redis.call('PTTL', k)
+	if ARGV[4] == '1' and ttl > 0 then redis.call('PEXPIRE', k, ttl) end
+	return {3, ttl, h}
+end
+` + readTimes + `
+if string.sub(h, 4, 20) ~= string.sub(ARGV[1], 4, 20) then
+	if runs then return {2, math.max(lease - since, 1), h} end
+	if ARGV[3] ~= '1' then return {4, redis.call('PTTL', k), h} end
 	holder = holder + 1
 end
-local mine = ARGV[1] .. struct.pack('>ddI4', lapses, ARGV[4], holder)
-redis.call('SETRANGE', k, 3, mine)
-redis.call('PEXPIRE', k, ARGV[5])
-return {1, 0, string.sub(v, 1, 3) .. mine .. string.sub(v, 41)}
+local mine = string.sub(ARGV[1], 4, 36) .. struct.pack('>I4d', holder, age + since)
+redis.call('SETRANGE', k, '3', mine)
+redis.call('PEXPIRE', k, ARGV[2])
+return {1, 0, string.sub(h, 1, 3) .. mine .. string.sub(h, 49)}
 `).settling(func(reply any) bool {
 	parts, ok := reply.([]any)
 	return ok && len(parts) > 0 && (parts[0] == int64(1) || parts[0] == int64(3))
@@ -125,25 +124,23 @@ return {1, 0, string.sub(v, 1, 3) .. mine .. string.sub(v, 41)}
 // renewScript. Arguments: token, lease.
 var renewScript = newRescue(readHeader + checkHolder + `
 if done then return 1 end
-` + readClock + `
-local lease = tonumber(ARGV[2])
-local lapses = math.floor(now)
-if lease > 0 then lapses = math.ceil(now + lease) end
-redis.call('SETRANGE', k, 20, struct.pack('>d', lapses))
-local keep = struct.unpack('>d', h, 29)
+` + readTimes + `
+lease = tonumber(ARGV[2])
+redis.call('SETRANGE', k, '20', struct.pack('>ddI4d', lease, keep, holder, age + since))
 redis.call('PEXPIRE', k, string.format('%.0f', math.max(lease, keep) + 1))
 if lease == 0 then` + wakeUp + `end
 return 1
 `)
 
-// completeScript. Arguments: token, time to live, whether to write in any case,
-// head and body.
+// completeScript. Arguments: token, time to live, head and body, whether to write in
+// any case.
 var completeScript = newRescue(readHeader + checkHolder + `
 if done then
-	if ARGV[3] == '1' then redis.call('SETRANGE', k, 0, '\1') end
+	if ARGV[4] == '1' then redis.call('SETRANGE', k, '0', '\1') end
 	return 1
 end
-redis.call('SET', k, '\1D0' .. string.sub(h, 4, 112) .. ARGV[4], 'PX', ARGV[2])
+` + readTimes + `
+redis.call('SET', k, '\1D0' .. ARGV[1] .. struct.pack('>ddI4d', 0, ARGV[2] - 1, holder, age + since) .. string.sub(h, 49, 112) .. ARGV[3], 'PX', ARGV[2])
 ` + wakeUp + `
 return 1
 `).settling(func(reply any) bool { return reply == replyOK })
@@ -162,33 +159,29 @@ return 1
 // its lease still runs, or 0 if there is nothing to wait for.
 var flagScript = newRescue(readHeader + `
 if not readable or done then return 0 end
-` + readClock + `
-local lapses = struct.unpack('>d', h, 21)
-if lapses <= now then return 0 end
-if string.byte(h, 3) ~= 49 then redis.call('SETRANGE', k, 2, '1') end
-return math.ceil(lapses - now)
+` + readTimes + `
+if not runs then return 0 end
+if string.byte(h, 3) ~= 49 then redis.call('SETRANGE', k, '2', '1') end
+return math.max(lease - since, 1)
 `)
 
 // showScript. Argument: the last byte wanted, or -1. It returns what is left of the
-// record, the time, and the record.
-var showScript = newScript(readClock + `
-return {redis.call('PTTL', KEYS[1]), math.floor(now), redis.call('GETRANGE', KEYS[1], 0, ARGV[1])}
+// record, and the record.
+var showScript = newScript(`
+return {redis.call('PTTL', KEYS[1]), redis.call('GETRANGE', KEYS[1], '0', ARGV[1])}
 `)
 
-// resolveScript. Arguments: whether the effect happened, time to live or 0 for that
-// of the holder, head and body. The record's token becomes one that nobody has.
-var resolveScript = newRescue(readHeader + readClock + `
+// resolveScript. Arguments: whether the effect happened, keep or 0 for that of the
+// holder, head and body. The record's token becomes one that nobody has.
+var resolveScript = newRescue(readHeader + `
 if h == '' then return 0 end
 if not readable then return -2 end
-local lapses = struct.unpack('>d', h, 21)
-if done or lapses > now then return -3 end
+` + readTimes + `
+if done or runs then return -3 end
 if ARGV[1] == '1' then
-	local ttl = ARGV[2]
-	if ttl == '0' then
-		local keep = struct.unpack('>d', h, 29)
-		ttl = string.format('%.0f', keep + 1)
-	end
-	redis.call('SET', k, '\1D0' .. string.rep('\0', 17) .. string.sub(h, 21, 112) .. ARGV[3], 'PX', ttl)
+	if ARGV[2] ~= '0' then keep = tonumber(ARGV[2]) end
+	redis.call('SET', k, '\1D0' .. string.rep('\0', 17) .. struct.pack('>ddI4d', 0, keep, holder, age + since) .. string.sub(h, 49, 112) .. ARGV[3],
+		'PX', string.format('%.0f', keep + 1))
 else
 	redis.call('DEL', k)
 end
@@ -197,11 +190,11 @@ return 1
 `)
 
 // purgeScript deletes what cannot be read, too: that is what it may be needed for.
-var purgeScript = newRescue(readHeader + readClock + `
+var purgeScript = newRescue(readHeader + `
 if h == '' then return 0 end
-if readable and not done then
-	local lapses = struct.unpack('>d', h, 21)
-	if lapses > now then return -3 end
+if readable then
+` + readTimes + `
+	if runs then return -3 end
 end
 redis.call('DEL', k)
 ` + wakeUp + `

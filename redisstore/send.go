@@ -18,11 +18,21 @@ const overtime = 250 * time.Millisecond
 // eval runs a script on a key and returns its reply. It returns a moment after ctx
 // has ended, at the latest.
 func (s *Store) eval(ctx context.Context, what string, sc *script, key string, args ...any) (any, error) {
+	return s.run(ctx, what, &call{script: sc, modern: s.server.modern.Load(), key: s.opts.prefix + key, args: args})
+}
+
+// plain reports whether claims may be made without a script.
+func (s *Store) plain() bool {
+	return s.lanes.client != nil && s.opts.replicas == 0 && s.server.modern.Load()
+}
+
+// run makes a call and returns its reply.
+func (s *Store) run(ctx context.Context, what string, c *call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("redisstore: %s: %w", what, err)
 	}
-	c := &call{ctx: ctx, script: sc, modern: s.server.modern.Load(), key: s.opts.prefix + key, args: args, done: make(chan struct{})}
-	waits := s.opts.replicas > 0 && sc.settles != nil
+	c.ctx, c.done = ctx, make(chan struct{})
+	waits := s.opts.replicas > 0 && c.script != nil && c.script.settles != nil
 	switch {
 	case s.lanes.client != nil && !waits:
 		s.lanes.send(c)
@@ -57,17 +67,18 @@ func (s *Store) eval(ctx context.Context, what string, sc *script, key string, a
 	return c.reply, nil
 }
 
-// A call is one run of a script. Whoever made it may be gone before it ends, so
+// A call is one run of a script, or a claim. Whoever made it may be gone before it ends, so
 // nothing in it is the caller's.
 type call struct {
 	ctx    context.Context
-	script *script
+	script *script // nil: a claim, see claim.go
 	modern bool
 	key    string
 	args   []any
 
 	sent  atomic.Bool // or never will be
 	cmd   *redis.Cmd
+	left  *redis.Cmd // of a claim
 	reply any
 	err   error
 	done  chan struct{} // closed when reply and err are set
@@ -202,7 +213,9 @@ func (l *lanes) run() {
 	batch := make([]*call, 0, 16)
 	for {
 		// Callers that can run now have calls that can go along.
-		runtime.Gosched()
+		if l.company() {
+			runtime.Gosched()
+		}
 		if batch = l.next(batch[:0]); len(batch) > 0 {
 			l.exec(batch)
 			clear(batch)
@@ -210,6 +223,14 @@ func (l *lanes) run() {
 			return
 		}
 	}
+}
+
+// company reports whether there seems to be more than one caller. For a single one
+// to yield would only wake a thread in vain.
+func (l *lanes) company() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.under > 1 || len(l.waiting) > 1
 }
 
 // next takes some of the calls that wait, in their order. If there are none the lane
@@ -250,17 +271,21 @@ func (l *lanes) exec(batch []*call) {
 			}
 		}
 	}()
-	if len(batch) == 1 {
-		if c := batch[0]; c.send() {
+	if c := batch[0]; len(batch) == 1 && c.script != nil {
+		if c.send() {
 			c.alone(l.client)
 		}
-		close(batch[0].done)
+		close(c.done)
 		return
 	}
 	pipe := l.client.Pipeline()
 	for _, c := range batch {
 		if !c.send() {
 			continue // its caller is gone
+		}
+		if c.script == nil {
+			c.claim(pipe)
+			continue
 		}
 		c.cmd = c.bySHA()
 		pipe.Process(background, c.cmd)
@@ -269,7 +294,11 @@ func (l *lanes) exec(batch []*call) {
 		pipe.Exec(background) // each command has its error
 	}
 	for _, c := range batch {
-		if c.cmd != nil {
+		switch {
+		case c.cmd == nil:
+		case c.script == nil:
+			c.claimed()
+		default:
 			c.took(l.client, c.cmd)
 		}
 		close(c.done)

@@ -164,7 +164,7 @@ func TestAUserNeedsOnlyTheRightsThatAreDocumented(t *testing.T) {
 	t.Parallel()
 	r := services.Redis(t, services.RedisPrivate())
 	r.Do(t, "acl", "setuser", "app", "on", ">secret", "~app:*", "&app:*", "-@all", "+eval", "+evalsha", "+script|load", "+info", "+get", "+getrange",
-		"+set", "+setrange", "+del", "+pttl", "+pexpire", "+time", "+publish", "+subscribe", "+unsubscribe", "+ping", "+scan")
+		"+set", "+setrange", "+del", "+pttl", "+pexpire", "+publish", "+subscribe", "+unsubscribe", "+ping", "+scan")
 	c := redis.NewClient(&redis.Options{Addr: r.Addr(), Username: "app", Password: "secret", MaxRetries: -1})
 	defer c.Close()
 	s := redisstore.New(c, quiet, redisstore.WithPrefix("app:"))
@@ -222,7 +222,7 @@ func TestAUserOfAClusterOrOfReplicasNeedsAFewMore(t *testing.T) {
 	t.Parallel()
 	name := fmt.Sprintf("few%d:", prefixes.Add(1)) // the cluster is everybody's
 	rules := []string{"acl", "setuser", "few", "on", ">secret", "resetkeys", "~" + name + "*", "resetchannels", "&" + name + "*", "-@all", "+eval", "+evalsha", "+script|load", "+info", "+get", "+getrange",
-		"+set", "+setrange", "+del", "+pttl", "+pexpire", "+time", "+publish", "+subscribe", "+unsubscribe", "+ping", "+scan"}
+		"+set", "+setrange", "+del", "+pttl", "+pexpire", "+publish", "+subscribe", "+unsubscribe", "+ping", "+scan"}
 	nodes := services.RedisCluster(t)
 	var addrs []string
 	for _, r := range nodes {

@@ -33,7 +33,9 @@ import (
 // of stores, in any number of processes, may share them. Make one with [New]. It is
 // an [oncehttp.Waiter] and an [oncehttp.Inspector] too.
 //
-// Each call is one run of one script on one key: one round trip. Calls that
+// Each call is one run of one script on one key: one round trip. On Redis 7 a claim
+// of a *redis.Client is a SET instead, and a script only if the key is neither free
+// nor done: then it takes a second round trip. Calls that
 // several goroutines make at the same time travel together where the client is a
 // *redis.Client. The scripts go by the server's clock, and every record expires by
 // itself.
@@ -173,10 +175,16 @@ func (s *Store) take(ctx context.Context, what string, op oncehttp.Op, lease, ke
 	if err := s.prepare(ctx, true); err != nil {
 		return oncehttp.Claim{}, err
 	}
-	identity := append(append(make([]byte, 0, 64), op.Fingerprint[:]...), op.Binding[:]...)
 	l, k := millis(lease), millis(keep)
-	reply, err := s.eval(ctx, what, takeScript, op.Key,
-		packToken(op.Token), identity, l, k, max(l, k)+1, orphans, s.touch())
+	fresh, ttl := newRecord(&op, l, k), max(l, k)+1
+	var reply any
+	var err error
+	if orphans == "0" && s.plain() {
+		reply, err = s.run(ctx, what, &call{key: s.opts.prefix + op.Key, args: []any{fresh, ttl}})
+	}
+	if reply == nil && err == nil {
+		reply, err = s.eval(ctx, what, takeScript, op.Key, fresh, ttl, orphans, s.touch())
+	}
 	if err != nil {
 		return oncehttp.Claim{}, err
 	}
@@ -208,7 +216,7 @@ func (s *Store) Complete(ctx context.Context, op oncehttp.Op, head, body []byte,
 	if keep <= 0 {
 		return errKeep
 	}
-	return s.change(ctx, "complete", completeScript, &op, true, millis(keep)+1, s.touch(), join(head, body))
+	return s.change(ctx, "complete", completeScript, &op, true, millis(keep)+1, join(head, body), s.touch())
 }
 
 // Release implements [oncehttp.Store]. On a record that op.Token completed it is
