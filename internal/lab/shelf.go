@@ -58,6 +58,7 @@ func (p *process) shelf() oncehttp.Store {
 func (s *shelf) Claim(ctx context.Context, op oncehttp.Op, lease, keep time.Duration) (oncehttp.Claim, error) {
 	return s.call(ctx, "Claim", op, func(ctx context.Context, a *arrival) (oncehttp.Claim, error) {
 		asked := time.Now()
+		s.sends(a)
 		c, err := s.s.Claim(ctx, op, lease, keep)
 		s.learn(a, "Claim", op, c, err, asked, lease)
 		return c, err
@@ -67,6 +68,7 @@ func (s *shelf) Claim(ctx context.Context, op oncehttp.Op, lease, keep time.Dura
 func (s *shelf) TakeOver(ctx context.Context, op oncehttp.Op, lease, keep time.Duration) (oncehttp.Claim, error) {
 	return s.call(ctx, "TakeOver", op, func(ctx context.Context, a *arrival) (oncehttp.Claim, error) {
 		asked := time.Now()
+		s.sends(a)
 		c, err := s.s.TakeOver(ctx, op, lease, keep)
 		s.learn(a, "TakeOver", op, c, err, asked, lease)
 		return c, err
@@ -268,6 +270,19 @@ func (s *shelf) learn(a *arrival, method string, op oncehttp.Op, c oncehttp.Clai
 			w.broke(a.id, 1, "a claim that is asked for again, because its answer was lost, is told to be somebody else's")
 		}
 	}
+}
+
+// sends notes that a request's claim is on its way to a store that is far off. Twins
+// may be told of it before its own request is.
+func (s *shelf) sends(a *arrival) {
+	if _, ok := s.s.(Breakable); !ok {
+		return
+	}
+	w := s.p.w
+	w.far.Store(true)
+	w.mu.Lock()
+	a.a.claims[w.calls[a.id.callID].ask] = true
+	w.mu.Unlock()
 }
 
 const clockJumps = "its clock jumps"
