@@ -102,8 +102,8 @@ func TestKeysAreListedShownAndSettledFromTheCommandLine(t *testing.T) {
 	if strings.Contains(r.out, "secret") {
 		t.Errorf("show shows the body:\n%s", r.out)
 	}
-	if r2 := keys(t, "", append([]string{"show", "-path", "/pay?x=1", "-key", "paid-1"}, at...)...); r2.out != r.out {
-		t.Errorf("by what the client sent:\n%s\nby the record's key:\n%s", r2.out, r.out)
+	if r2 := keys(t, "", append([]string{"show", "-path", "/pay?x=1", "-key", "paid-1"}, at...)...); r2.code != 0 || !strings.Contains(r2.out, paid) {
+		t.Errorf("by what the client sent: got %+v", r2)
 	}
 
 	body := filepath.Join(t.TempDir(), "body")
