@@ -213,7 +213,7 @@ func TestMetricsHoldNothingOfARequest(t *testing.T) {
 	defer up.Close()
 	p := start(t, "-upstream", up.URL, "-access-log", "-require-key")
 	for _, k := range []string{"opensesame", "opensesame", ""} {
-		send(t, "POST", p.URL+"/secretpath?query=hidden", "hush", key(k), "Authorization: Bearer token", "X-Api-Key: apikey")
+		send(t, "POST", p.URL+"/secretpath?query=hidden", "hush", key(k), "Authorization: Bearer shibboleth", "X-Api-Key: apikey")
 	}
 	send(t, "BREW"+strings.Repeat("X", 100), p.URL+"/", "")
 	send(t, "GET", p.URL+"/", "")
@@ -233,7 +233,7 @@ func TestMetricsHoldNothingOfARequest(t *testing.T) {
 			t.Errorf("%q is not in the metrics", want)
 		}
 	}
-	for _, secret := range []string{"opensesame", "secretpath", "hidden", "hush", "token", "apikey", "BREW"} {
+	for _, secret := range []string{"opensesame", "secretpath", "hidden", "hush", "shibboleth", "apikey", "BREW"} {
 		if strings.Contains(m, secret) {
 			t.Errorf("%q is in the metrics", secret)
 		}
