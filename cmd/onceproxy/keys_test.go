@@ -242,6 +242,7 @@ func TestTheOperatorsPageIsServedOnLoopbackBehindItsToken(t *testing.T) {
 	var effects atomic.Int64
 	upstream := lossy(t, &effects)
 	p := start(t, "-upstream", upstream)
+	waitFor(t, "the link to the page", func() bool { return strings.Contains(p.log.String(), "/sign-in?token=") })
 	link := regexp.MustCompile(`open it with (http://127\.0\.0\.1:\d+/sign-in\?token=(\S+))`).FindStringSubmatch(p.log.String())
 	if link == nil || strings.Count(p.log.String(), link[2]) != 1 || len(link[2]) < 26 {
 		t.Fatalf("the link is not told once:\n%s", p.log)
