@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -217,8 +218,23 @@ func TestKeysSaysWhatIsWrongAndExitsAccordingly(t *testing.T) {
 	}
 }
 
+// empty forgets what an earlier round left in a Redis database.
+func empty(t *testing.T, addr string, db int) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "SELECT %d\r\nFLUSHDB\r\nQUIT\r\n", db)
+	if said, err := io.ReadAll(conn); err != nil || strings.Count(string(said), "+OK") < 2 {
+		t.Fatalf("emptying the database: %q, %v", said, err)
+	}
+}
+
 func TestKeysSettlesThemInPostgresAndRedisToo(t *testing.T) {
 	pg, r := services.Postgres(t), services.Redis(t)
+	empty(t, r.Addr(), 3)
 	for _, store := range []string{pg.DSN(pg.Database(t)), "redis://" + r.Addr() + "/3"} {
 		var effects atomic.Int64
 		p := start(t, "-upstream", lossy(t, &effects), "-store", store)
