@@ -394,8 +394,15 @@ func (w *world) unread() {
 	}
 }
 
-// longestStoreCall is how long Once waits for a store, at the most.
-const longestStoreCall = 5*time.Second + time.Millisecond
+// dropStoppedTimers has the runtime let go of timers that were stopped. It keeps
+// them, and all that they refer to, among the others of their bubble until they come
+// to the front, or until one that was set to an earlier time has the others gone
+// through (Go's runtime/time.go, timers.adjust).
+func dropStoppedTimers() {
+	t := time.NewTimer(time.Hour)
+	t.Reset(time.Nanosecond)
+	<-t.C
+}
 
 // left looks for what is left when everything has ended.
 func (w *world) left(goroutines int) {
@@ -420,11 +427,8 @@ func (w *world) left(goroutines int) {
 	}
 	if w.seed%5 == 0 {
 		// A timer that was not stopped holds on to what it is for. Nothing else
-		// tells of it. The one that calls of a far store share stays set until the
-		// time of a call is over.
-		if w.far.Load() {
-			time.Sleep(longestStoreCall)
-		}
+		// tells of it.
+		dropStoppedTimers()
 		runtime.GC()
 		runtime.GC()
 		for _, r := range w.requests {

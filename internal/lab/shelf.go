@@ -279,7 +279,6 @@ func (s *shelf) sends(a *arrival) {
 		return
 	}
 	w := s.p.w
-	w.far.Store(true)
 	w.mu.Lock()
 	a.a.claims[w.calls[a.id.callID].ask] = true
 	w.mu.Unlock()

@@ -28,7 +28,6 @@ type world struct {
 	clients []*client
 
 	calm atomic.Bool // nothing fails any more
-	far  atomic.Bool // the stores are not in this process's memory
 
 	mu        sync.Mutex // guards what follows, and everything below it
 	events    []event
