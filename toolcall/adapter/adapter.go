@@ -1,7 +1,11 @@
-// Package adapter has what the adapters between package toolcall and the SDKs of models share: it
-// makes what a model sent into something that its provider takes back. A
+// Package adapter has what the adapters between package toolcall and other SDKs share.
+//
+// For those of models, it makes what a model sent into something that its provider takes back. A
 // provider refuses a conversation with one malformed call for as long as that is in it,
 // so a mistake of the model is answered in its result and not repeated in the conversation.
+//
+// For those of servers of tools, [Served] runs a call once for its key, and [RPCError] and
+// [Hints] tell a Runner what such a server says.
 //
 // Programs use an adapter, not this package.
 package adapter
@@ -34,6 +38,15 @@ func Text(sent string, cut bool) json.RawMessage {
 	}
 	b, _ := json.Marshal(map[string]string{"input": sent}) // strings always encode
 	return b
+}
+
+// Value is what a model is given of a text: the JSON that it is, with every digit of
+// its numbers, or else the text.
+func Value(text string) any {
+	if json.Valid([]byte(text)) {
+		return json.RawMessage(text)
+	}
+	return text
 }
 
 // Object returns arguments as a conversation may repeat them: as they are if they are a JSON object, and
