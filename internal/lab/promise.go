@@ -399,9 +399,10 @@ func (w *world) unread() {
 // to the front, or until one that was set to an earlier time has the others gone
 // through (Go's runtime/time.go, timers.adjust).
 func dropStoppedTimers() {
-	t := time.NewTimer(time.Hour)
+	done := make(chan struct{})
+	t := time.AfterFunc(time.Hour, func() { close(done) }) // NewTimer's would not be among them before somebody waits
 	t.Reset(time.Nanosecond)
-	<-t.C
+	<-done
 }
 
 // left looks for what is left when everything has ended.
