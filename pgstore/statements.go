@@ -3,8 +3,15 @@ package pgstore
 import "strings"
 
 // The statements. Each is one round trip, and a transaction of its own unless a
-// TxStore runs it in one. Time is statement_timestamp(): now() would be that of
-// the transaction's begin, which may be long ago.
+// TxStore runs it in one.
+//
+// What asks whether a time has come goes by statement_timestamp(): now() would be
+// that of the transaction's begin, which may be long ago. A statement may have begun
+// before a row that it sees was written, because it waited for a lock, or for the
+// processor. So a time that is found not to have come may have come by then, never
+// the other way around. What is told of a row (how much is left), and a lease that
+// begins, go by clock_timestamp() when the row is there or locked: else more than the
+// whole lease could be left, and one that begins be over already.
 //
 // A row is
 //
@@ -31,13 +38,16 @@ func newStatements(table string) *statements {
 			"{table}", table,
 			"{name}", strings.ReplaceAll(table, "'", "''"),
 			"{now}", "statement_timestamp()",
+			"{clock}", "clock_timestamp()",
 			"{notify}", "coalesce(CASE WHEN waited THEN pg_notify('oncehttp_' || tableoid, id::text) IS NULL END, false)",
 		).Replace(text)
 	}
 	const held = "id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL"
-	renew := change{`UPDATE {table} SET lapses = {now} + $3::int8 * interval '1us', begins = NULL,
-			expires = {now} + greatest($3::int8, keep) * interval '1us'`,
+	renew := change{`UPDATE {table} SET lapses = clock + $3::int8 * interval '1us', begins = NULL,
+			expires = clock + greatest($3::int8, keep) * interval '1us'`,
 		held + " AND expires > {now}", "CASE WHEN $3::int8 = 0 THEN {notify} ELSE false END"}
+	// A completion counts from when it was asked for: to lock its row first would
+	// cost a record of its own in the server's log.
 	complete := change{`UPDATE {table} SET lapses = NULL, begins = NULL, keep = NULL,
 			head = $3::bytea, body = $4::bytea, expires = {now} + $5::int8 * interval '1us'`,
 		held + " AND expires > {now}", "{notify}"}
@@ -53,18 +63,19 @@ func newStatements(table string) *statements {
 		// None of both: somebody else took it at the same time. A key that is done
 		// costs one look into the index and no lock, no write, no transaction id.
 		claim: fill(`WITH old AS MATERIALIZED (
-				SELECT key = $7::bytea AS same, token, ident, expires, lapses, begins, holder, head, body FROM {table} WHERE id = $1::uuid
+				SELECT {clock} AS clock, key = $7::bytea AS same, token, ident, expires, lapses, begins, holder, head, body
+				FROM {table} WHERE id = $1::uuid
 			), new AS (
 				INSERT INTO {table} (id, key, token, ident, born, lapses, begins, keep, expires, holder)
 				SELECT $1::uuid, $7::bytea, $2::bytea, $3::bytea, {now}, {now} + $4::int8 * interval '1us', {now} + $6::int8 * interval '1us',
 					$5::int8, {now} + greatest($4::int8, $5::int8) * interval '1us', 1
 				WHERE NOT EXISTS (SELECT FROM old)
 				ON CONFLICT (id) DO NOTHING
-				RETURNING token
+				RETURNING token, expires, lapses
 			)
-			SELECT true, true, {now}, token, NULL::bytea, {now}, NULL::timestamptz, NULL::timestamptz, 1, NULL::bytea, NULL::bytea FROM new
+			SELECT true, true, {clock}, token, NULL::bytea, expires, lapses, NULL::timestamptz, 1, NULL::bytea, NULL::bytea FROM new
 			UNION ALL
-			SELECT false, same, {now}, token, ident, expires, lapses, begins, holder, head, body FROM old`),
+			SELECT false, same, clock, token, ident, expires, lapses, begins, holder, head, body FROM old`),
 
 		// Takes a row that claim found expired, lapsed or the caller's own. It
 		// never waits for a lock: a transaction may hold one for minutes.
@@ -84,12 +95,12 @@ func newStatements(table string) *statements {
 			FROM mine WHERE id = $1::uuid
 			RETURNING ident, holder`),
 
-		renew:    fill(plain(renew)),
+		renew:    fill(late(renew, "FOR UPDATE")),
 		complete: fill(plain(complete)),
 		release:  fill(plain(release)),
 
 		// The same for rows that a transaction may hold: they do not wait for it.
-		renewFree:    fill(skip(renew)),
+		renewFree:    fill(late(renew, "FOR UPDATE SKIP LOCKED")),
 		completeFree: fill(skip(complete)),
 		releaseFree:  fill(skip(release)),
 
@@ -119,16 +130,16 @@ func newStatements(table string) *statements {
 		// Looks at a key for those who wait, and flags its row for notification if
 		// $2 asks for it and no transaction holds it.
 		flag: fill(`WITH was AS MATERIALIZED (
-				SELECT lapses, begins, waited FROM {table} WHERE id = $1::uuid AND expires > {now}
+				SELECT {clock} AS clock, lapses, begins, waited FROM {table} WHERE id = $1::uuid AND expires > {now}
 			), mine AS MATERIALIZED (
 				SELECT true FROM {table} WHERE id = $1::uuid AND $2::bool AND begins IS NULL AND lapses > {now} AND waited IS NULL
 				FOR UPDATE SKIP LOCKED
 			), flagged AS (
 				UPDATE {table} SET waited = true FROM mine WHERE id = $1::uuid RETURNING true
 			)
-			SELECT {now}, lapses, begins, waited IS TRUE OR EXISTS (SELECT FROM flagged) FROM was`),
+			SELECT clock, lapses, begins, waited IS TRUE OR EXISTS (SELECT FROM flagged) FROM was`),
 
-		list: fill(`SELECT {now}, id::text, key, ident, born, expires, lapses, begins, holder, NULL::bytea, NULL::bytea FROM {table}
+		list: fill(`SELECT {clock}, id::text, key, ident, born, expires, lapses, begins, holder, NULL::bytea, NULL::bytea FROM {table}
 			WHERE key > $1::bytea AND expires > {now} AND born <= {now} - $2::int8 * interval '1us' AND CASE $3::int8
 				WHEN 0 THEN true
 				WHEN 2 THEN lapses > {now} OR begins IS NOT NULL
@@ -136,7 +147,7 @@ func newStatements(table string) *statements {
 				WHEN 4 THEN lapses <= {now} AND begins IS NULL END
 			ORDER BY key LIMIT $4::int8`),
 
-		show: fill(`SELECT {now}, id::text, key, ident, born, expires, lapses, begins, holder, head, body FROM {table}
+		show: fill(`SELECT {clock}, id::text, key, ident, born, expires, lapses, begins, holder, head, body FROM {table}
 			WHERE id = $1::uuid AND expires > {now}`),
 
 		// Finds a row that a transactional claim left behind when it ended. A
@@ -175,6 +186,16 @@ func skip(c change) string {
 	if strings.HasPrefix(c.action, "DELETE") {
 		from = " USING mine "
 	}
-	return "WITH mine AS MATERIALIZED (SELECT true FROM {table} WHERE " + c.where + " FOR UPDATE SKIP LOCKED) " +
-		c.action + from + "WHERE id = $1::uuid RETURNING " + c.returning
+	return c.mine("FOR UPDATE SKIP LOCKED") + c.action + from + "WHERE id = $1::uuid RETURNING " + c.returning
+}
+
+// late is an update whose action may use clock: a time at which the row was locked,
+// and had not expired.
+func late(c change, lock string) string {
+	return c.mine(lock) + ", late AS MATERIALIZED (SELECT {clock} AS clock FROM mine) " +
+		c.action + " FROM late WHERE id = $1::uuid AND expires > clock RETURNING " + c.returning
+}
+
+func (c change) mine(lock string) string {
+	return "WITH mine AS MATERIALIZED (SELECT true FROM {table} WHERE " + c.where + " " + lock + ") "
 }

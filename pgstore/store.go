@@ -195,7 +195,7 @@ func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim,
 				Status:      oncehttp.ClaimAcquired,
 				Fingerprint: w.op.Fingerprint,
 				Binding:     w.op.Binding,
-				Left:        w.lease,
+				Left:        max(min(r.lapses.Sub(r.now), w.lease), 1), // it may have waited for an insertion that failed
 				Holder:      1,
 			}, nil
 		case found && !same:

@@ -13,7 +13,7 @@ import (
 // always: SET with NX and GET takes a free key, or returns the record of another
 // one, and costs the server a fifth of what takeScript does. What is left of the
 // record is asked for before it. If somebody comes in between, only Left is that of
-// the record before: a little more or less than it could be.
+// the record before: less than it could be, or more, but not more than was asked for.
 
 // claim sends what claims the key. PTTL is first also because go-redis looks long at
 // a batch whose first reply is nil.

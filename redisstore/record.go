@@ -150,10 +150,16 @@ func readClaim(reply any) (c oncehttp.Claim, err error) {
 	}, nil
 }
 
-// left is the rest of a record's time, of which Redis said ms.
+// left is the rest of a record's time, of which Redis said ms. That may be what was
+// left of the record before it, which was to last longer; or 1 ms more than was asked
+// for.
 func (r *record) left(ms int64) time.Duration {
-	if ms < 0 { // somebody has taken its expiry away
-		ms = int64(r.keep)
+	most := r.keep
+	if !r.done {
+		most = max(r.lease, r.keep)
+	}
+	if ms < 0 || float64(ms) > most { // below 0: somebody has taken its expiry away
+		ms = int64(most)
 	}
 	return duration(max(ms, 1))
 }

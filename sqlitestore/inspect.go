@@ -59,7 +59,8 @@ func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Re
 		if err := r.scan(rows); err != nil {
 			return nil, s.readFailed(ctx, "list", err)
 		}
-		if rec := s.record(&r, now); q.Status == 0 || q.Status == rec.Status {
+		// What is read now may have been written after the query began.
+		if rec := s.record(&r, max(now, s.clock.now())); q.Status == 0 || q.Status == rec.Status {
 			list = append(list, rec)
 		}
 	}

@@ -113,6 +113,7 @@ func (w *writer) batch() {
 		}
 		w.taken = append(w.taken, c)
 		bytes += c.size()
+		w.now = max(w.now, w.s.clock.now()) // a lease is to begin after it was asked for
 		err = c.do(w, c)
 	}
 	if err == nil {

@@ -598,3 +598,34 @@ func TestLeasesOutliveAClockThatIsSet(t *testing.T) {
 		t.Errorf("a store opened later: got %v with %v left, %v; want running", c.Status, c.Left, err)
 	}
 }
+
+// Claims that come while others are written share their transaction, not their time.
+func TestALeaseBeginsAfterItWasAskedFor(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "once.db"))
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	slow := make(chan error, 1)
+	go func() {
+		slow <- s.write(context.Background(), &call{what: "wait", do: func(*writer, *call) error {
+			close(begun)
+			<-goOn
+			return nil
+		}})
+	}()
+	<-begun
+	time.Sleep(10 * time.Millisecond)
+	asked := s.clock.now()
+	claimed := make(chan error, 1)
+	go func() {
+		_, err := s.Claim(context.Background(), newOp("k"), time.Minute, day)
+		claimed <- err
+	}()
+	waiting(t, s, 1)
+	close(goOn)
+	if err := errors.Join(<-slow, <-claimed); err != nil {
+		t.Fatal(err)
+	}
+	r, found, err := s.read(t.Context(), "k")
+	if err != nil || !found || r.lapses < asked+time.Minute.Microseconds() {
+		t.Errorf("the lease ends %v early: found %v, error %v", duration(asked+time.Minute.Microseconds()-r.lapses), found, err)
+	}
+}

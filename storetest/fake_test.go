@@ -153,6 +153,8 @@ func (f *fake) answer(r *fakeRecord) oncehttp.Claim {
 		c.Left = time.Duration(time.Now().UnixNano())
 	case f.is("Left of a running record is that of its retention") && c.Status == oncehttp.ClaimRunning:
 		c.Left = time.Until(r.expires)
+	case f.is("Left is more than was asked for"):
+		c.Left += 20 * time.Millisecond
 	}
 	return c
 }

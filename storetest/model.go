@@ -99,11 +99,7 @@ func (h *harness) told(r rule, call string, c oncehttp.Claim, m *model, lease, k
 	case oncehttp.ClaimOrphaned:
 		most = max(lease, keep)
 	}
-	slack := h.unit / 10 // a store may round up
-	if most >= h.long() {
-		slack = 20 * h.unit // and a statement that waited for another's began before it
-	}
-	if c.Left <= 0 || c.Left > most+slack {
+	if c.Left <= 0 || c.Left > most+h.unit/10 { // a store may round up
 		h.broken(7, "%s: got Left %v, want more than 0 and at most %v", call, c.Left, most)
 	}
 	if c.Status != oncehttp.ClaimDone {

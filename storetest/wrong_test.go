@@ -132,6 +132,7 @@ func TestWrongStoresAreCaught(t *testing.T) {
 		{"durations are 32 bits of milliseconds", 7},
 		{"Left is a time since 1970", 7},
 		{"Left of a running record is that of its retention", 7},
+		{"Left is more than was asked for", 7},
 		{"a record dies with the context of its claim", 8},
 		{"a cancelled claim is left without its fingerprint", 8},
 		{"a cancelled claim is said to be acquired", 8},
