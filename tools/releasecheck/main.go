@@ -42,11 +42,22 @@ var rootCarries = []string{
 	"golang.org/x/time",
 }
 
-// drivers are what one store or adapter has and no other program may carry.
-var drivers = []string{"github.com/jackc/pgx", "github.com/redis/go-redis", "modernc.org/sqlite", "github.com/modelcontextprotocol/go-sdk"}
+// drivers are what one store, adapter or bridge has and no other program may carry.
+var drivers = map[string]string{
+	"pgstore":            "github.com/jackc/pgx",
+	"redisstore":         "github.com/redis/go-redis",
+	"sqlitestore":        "modernc.org/sqlite",
+	"onceotel":           "go.opentelemetry.io/otel",
+	"adapters/anthropic": "github.com/anthropics/anthropic-sdk-go",
+	"adapters/mcp":       "github.com/modelcontextprotocol/go-sdk",
+	"adapters/openai":    "github.com/openai/openai-go",
+}
 
-// private are the modules that nobody imports.
-var private = []string{"examples", "conformance", "bench"}
+// brought are drivers that a module's SDK imports itself.
+var brought = map[string]string{"adapters/anthropic": drivers["onceotel"]}
+
+// private are the folders of modules that nobody imports.
+var private = []string{"examples", "conformance", "bench", "cmd/onceproxy/pagetest"}
 
 func main() {
 	if err := check(); err != nil {
@@ -110,10 +121,9 @@ func tooMuch(dir string, carried []string) (wrong []string) {
 	if isProgram(path.Join(root, dir)) {
 		return nil // it is nobody's dependency
 	}
-	own := map[string]string{"pgstore": drivers[0], "redisstore": drivers[1], "sqlitestore": drivers[2], "adapters/mcp": drivers[3]}[dir]
 	for _, m := range carried {
-		for _, d := range drivers {
-			if d != own && strings.HasPrefix(m, d) {
+		for owner, d := range drivers {
+			if owner != dir && brought[dir] != d && strings.HasPrefix(m, d) {
 				wrong = append(wrong, m)
 			}
 		}
@@ -154,7 +164,7 @@ func modules() (dirs []string, err error) {
 	}
 	for m := range strings.FieldsSeq(list) {
 		dir := strings.TrimPrefix(strings.TrimPrefix(m, root), "/")
-		if !slices.Contains(private, strings.Split(dir, "/")[0]) {
+		if !slices.ContainsFunc(private, func(p string) bool { return dir == p || strings.HasPrefix(dir, p+"/") }) {
 			dirs = append(dirs, dir)
 		}
 	}
