@@ -16,3 +16,23 @@ func LookedLongAgo(s *Store) { s.server.checked.Store(time.Now().Add(-time.Hour)
 func Flagged(s *Store, key string) bool {
 	return s.client.GetRange(background, s.opts.prefix+key, 1, 2).Val() == "R1"
 }
+
+// LimitQueue changes how many calls may wait to be sent.
+func LimitQueue(s *Store, calls int) {
+	s.lanes.mu.Lock()
+	defer s.lanes.mu.Unlock()
+	s.lanes.waiting.max = calls
+}
+
+// Queued is how many calls wait to be sent.
+func Queued(s *Store) int {
+	s.lanes.mu.Lock()
+	defer s.lanes.mu.Unlock()
+	return s.lanes.waiting.calls.Len()
+}
+
+// Apart is how many calls are under way that go by themselves.
+func Apart(s *Store) int { return int(s.apart.n.Load()) }
+
+// LimitApart changes how many calls may be under way that go by themselves.
+func LimitApart(s *Store, calls int) { s.apart.max = int64(calls) }

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -63,7 +62,7 @@ func (s *Store) evalOn(node *redis.Client, c *call) (any, error) {
 	if c.err != nil || !c.script.settles(c.reply) {
 		return c.reply, c.err
 	}
-	n, err := conn.Wait(context.WithoutCancel(c.ctx), s.opts.replicas, s.opts.patience).Result()
+	n, err := conn.Wait(background, s.opts.replicas, s.opts.patience).Result()
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("wait for replicas: %w", err)

@@ -1,10 +1,10 @@
 package redisstore
 
 import (
+	"container/list"
 	"context"
+	"errors"
 	"fmt"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,26 +31,18 @@ func (s *Store) run(ctx context.Context, what string, c *call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("redisstore: %s: %w", what, err)
 	}
-	c.ctx, c.done = ctx, make(chan struct{})
-	waits := s.opts.replicas > 0 && c.script != nil && c.script.settles != nil
-	switch {
-	case s.lanes.client != nil && !waits:
-		s.lanes.send(c)
-	default:
-		c.sent.Store(true)
-		go func() {
-			defer c.end()
-			if waits {
-				c.reply, c.err = s.evalReplicated(c)
-				return
-			}
-			c.alone(s.client)
-		}()
+	c.done = make(chan struct{})
+	send, leave := s.lanes.send, s.lanes.leave
+	if s.lanes.client == nil || s.opts.replicas > 0 {
+		send, leave = s.sendApart, (*call).leaveApart
+	}
+	if err := send(c); err != nil {
+		return nil, fmt.Errorf("redisstore: %s: %w", what, err)
 	}
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		if c.send() {
+		if leave(c) {
 			return nil, fmt.Errorf("redisstore: %s: not sent: %w", what, ctx.Err())
 		}
 		late := time.NewTimer(overtime)
@@ -61,22 +53,27 @@ func (s *Store) run(ctx context.Context, what string, c *call) (any, error) {
 			return nil, fmt.Errorf("redisstore: %s: the server has not answered; whether it did what it was asked is not known: %w", what, ctx.Err())
 		}
 	}
-	if c.err != nil {
-		return nil, explain(what, c.err)
+	switch {
+	case c.err == nil:
+		return c.reply, nil
+	case c.ctx != nil && ctx.Err() != nil && errors.Is(c.err, context.Canceled): // by leaveApart
+		return nil, fmt.Errorf("redisstore: %s: given up; whether the server did what it was asked is not known: %w", what, ctx.Err())
 	}
-	return c.reply, nil
+	return nil, explain(what, c.err)
 }
 
 // A call is one run of a script, or a claim. Whoever made it may be gone before it ends, so
 // nothing in it is the caller's.
 type call struct {
-	ctx    context.Context
 	script *script // nil: a claim, see claim.go
 	modern bool
 	key    string
 	args   []any
 
-	sent  atomic.Bool // or never will be
+	ctx    context.Context // of a call that goes by itself: ends when its caller leaves
+	cancel context.CancelFunc
+	place  *list.Element // in a queue, or nil
+
 	cmd   *redis.Cmd
 	left  *redis.Cmd // of a claim
 	reply any
@@ -84,8 +81,16 @@ type call struct {
 	done  chan struct{} // closed when reply and err are set
 }
 
-// send reports whether the call is to be sent, or given up, by whoever asks first.
-func (c *call) send() bool { return c.sent.CompareAndSwap(false, true) }
+// bytes is about how much memory the arguments take.
+func (c *call) bytes() int {
+	n := 0
+	for _, a := range c.args {
+		if b, ok := a.([]byte); ok {
+			n += len(b)
+		}
+	}
+	return n
+}
 
 // command makes the command that runs the script: by its digest, or by its text.
 func (c *call) command(name, script string) *redis.Cmd {
@@ -93,12 +98,22 @@ func (c *call) command(name, script string) *redis.Cmd {
 	args = append(append(args, name, script, 1, c.key), c.args...)
 	cmd := redis.NewCmd(background, args...)
 	cmd.SetFirstKeyPos(3)
+	cmd.SetStepCount(1) // or a cluster is asked for it, in every call
 	return cmd
 }
 
 // Commands do not end with their callers: a connection that is torn off in the
 // middle of one is lost to everybody else.
 var background = context.Background()
+
+// context is that of the call's commands. The client looks at its end only while
+// nothing is sent: when it waits for a connection, or to try again.
+func (c *call) context() context.Context {
+	if c.ctx == nil {
+		return background
+	}
+	return c.ctx
+}
 
 func (c *call) bySHA() *redis.Cmd  { return c.command("evalsha", c.script.sha(c.modern)) }
 func (c *call) byText() *redis.Cmd { return c.command("eval", c.script.text(c.modern)) }
@@ -111,7 +126,7 @@ type processor interface {
 // alone runs the call by itself.
 func (c *call) alone(p processor) {
 	cmd := c.bySHA()
-	p.Process(background, cmd)
+	p.Process(c.context(), cmd)
 	c.took(p, cmd)
 }
 
@@ -120,7 +135,7 @@ func (c *call) alone(p processor) {
 func (c *call) took(p processor, cmd *redis.Cmd) {
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
 		cmd = c.byText()
-		p.Process(background, cmd)
+		p.Process(c.context(), cmd)
 	}
 	c.reply, c.err = cmd.Result()
 }
@@ -133,174 +148,38 @@ func (c *call) end() {
 	close(c.done)
 }
 
-// lanes send the calls of many goroutines together, because what a call costs is
-// mostly the system calls of sending and receiving it. What arrives while all lanes
-// are under way goes with the next one; nothing waits for company.
-//
-// A lane is a goroutine, which stays for a while when it has nothing to do: a new one
-// would have to grow its stack each time, at a fifth of the cost of a call.
-type lanes struct {
-	client *redis.Client // nil: there are none
-
-	mu      sync.Mutex
-	waiting []*call
-	under   int       // lanes that are under way
-	parked  int       // lanes that wait for a word
-	word    chan bool // to a parked lane: whether to go on, or to end
-	uses    int
-	idle    *time.Timer // nil: not set
+// apart counts the calls that go by themselves.
+type apart struct {
+	n   atomic.Int64
+	max int64
 }
 
-const (
-	maxLanes = 4
-	// What one batch holds at most: with more the first of its calls would wait
-	// for the last.
-	maxBatch      = 128
-	maxBatchBytes = 1 << 20
+// maxApart is how many of them may be under way. Most wait for a connection then.
+const maxApart = 4096
 
-	// laneIdle is how long lanes stay when nobody needs them, or up to twice that.
-	laneIdle = 10 * time.Second
-)
-
-func (l *lanes) send(c *call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.waiting = append(l.waiting, c)
-	l.uses++
-	switch {
-	case l.parked > 0:
-		l.parked--
-		l.under++
-		l.word <- true
-	case l.under < maxLanes:
-		l.under++
-		go l.run()
+// sendApart sends a call by itself, with a goroutine of its own, so that its caller
+// can leave.
+func (s *Store) sendApart(c *call) error {
+	if s.apart.n.Add(1) > s.apart.max {
+		s.apart.n.Add(-1)
+		return errCrowded(s.apart.max)
 	}
-	if l.idle == nil {
-		l.endIdle(l.uses)
-	}
-}
-
-// endIdle ends parked lanes when there was no use since the given one.
-func (l *lanes) endIdle(use int) {
-	l.idle = time.AfterFunc(laneIdle, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.uses != use || l.under > 0 {
-			l.endIdle(l.uses)
+	c.ctx, c.cancel = context.WithCancel(background)
+	go func() {
+		defer s.apart.n.Add(-1)
+		defer c.cancel()
+		defer c.end()
+		if s.opts.replicas > 0 && c.script.settles != nil {
+			c.reply, c.err = s.evalReplicated(c)
 			return
 		}
-		l.idle = nil
-		l.end()
-	})
-}
-
-// close ends parked lanes. Those that are under way end when they are idle.
-func (l *lanes) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.end()
-}
-
-func (l *lanes) end() {
-	for ; l.parked > 0; l.parked-- {
-		l.word <- false
-	}
-}
-
-// run is one lane.
-func (l *lanes) run() {
-	batch := make([]*call, 0, 16)
-	for {
-		// Callers that can run now have calls that can go along.
-		if l.company() {
-			runtime.Gosched()
-		}
-		if batch = l.next(batch[:0]); len(batch) > 0 {
-			l.exec(batch)
-			clear(batch)
-		} else if !<-l.word {
-			return
-		}
-	}
-}
-
-// company reports whether there seems to be more than one caller. For a single one
-// to yield would only wake a thread in vain.
-func (l *lanes) company() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.under > 1 || len(l.waiting) > 1
-}
-
-// next takes some of the calls that wait, in their order. If there are none the lane
-// is parked.
-func (l *lanes) next(batch []*call) []*call {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, bytes := 0, 0
-	for n < len(l.waiting) && n < maxBatch && bytes < maxBatchBytes {
-		for _, a := range l.waiting[n].args {
-			if b, ok := a.([]byte); ok {
-				bytes += len(b)
-			}
-		}
-		n++
-	}
-	batch = append(batch, l.waiting[:n]...)
-	rest := copy(l.waiting, l.waiting[n:])
-	clear(l.waiting[rest:])
-	l.waiting = l.waiting[:rest]
-	if n == 0 {
-		l.under--
-		l.parked++
-	}
-	return batch
-}
-
-// exec sends calls and tells their callers.
-func (l *lanes) exec(batch []*call) {
-	defer func() {
-		p := recover()
-		for _, c := range batch {
-			select {
-			case <-c.done:
-			default:
-				c.err = fmt.Errorf("the client panicked: %v", p)
-				close(c.done)
-			}
-		}
+		c.alone(s.client)
 	}()
-	if c := batch[0]; len(batch) == 1 && c.script != nil {
-		if c.send() {
-			c.alone(l.client)
-		}
-		close(c.done)
-		return
-	}
-	pipe := l.client.Pipeline()
-	for _, c := range batch {
-		if !c.send() {
-			continue // its caller is gone
-		}
-		if c.script == nil {
-			c.claim(pipe)
-			continue
-		}
-		c.cmd = c.bySHA()
-		pipe.Process(background, c.cmd)
-	}
-	if pipe.Len() > 0 {
-		pipe.Exec(background) // each command has its error
-	}
-	for _, c := range batch {
-		switch {
-		case c.cmd == nil:
-		case c.script == nil:
-			c.claimed()
-		default:
-			c.took(l.client, c.cmd)
-		}
-		close(c.done)
-	}
+	return nil
+}
+
+// leaveApart has such a call end as soon as it can. It may have been sent.
+func (c *call) leaveApart() bool {
+	c.cancel()
+	return false
 }

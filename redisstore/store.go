@@ -47,7 +47,10 @@ import (
 //
 // A call returns at most a quarter of a second after its context has ended. If the
 // server has not answered by then, whether it has done what it was asked is not
-// known; the error says so, and the call may be repeated.
+// known; the error says so, and the call may be repeated. What was not sent by then
+// never is. While the server hangs, at most 10000 calls and 64 MB of what they carry
+// wait to be sent, 4096 calls on a cluster or with [WithReplicas]; more are refused
+// with an error.
 //
 // A Store is safe for concurrent use.
 type Store struct {
@@ -55,6 +58,7 @@ type Store struct {
 	opts   options
 	bad    error // an option that makes no sense
 	server serverState
+	apart  apart
 	lanes  lanes
 	waits  waits
 }
@@ -108,6 +112,8 @@ func New(client redis.UniversalClient, opts ...Option) *Store {
 	s.bad = s.judge()
 	s.server.checking = make(chan struct{}, 1)
 	s.lanes.client, _ = client.(*redis.Client)
+	s.lanes.waiting.max, s.lanes.waiting.maxBytes = maxQueued, maxQueuedBytes
+	s.apart.max = maxApart
 	s.lanes.word = make(chan bool, maxLanes)
 	return s
 }
