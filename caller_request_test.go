@@ -193,7 +193,14 @@ func streamBody() io.Reader { return onlyReader("hello") }
 func TestTheCallersRequestIsNeverChangedByARedirect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newMemNet()
-		n.Serve(t, "a.example", http.HandlerFunc(redirector))
+		n.Serve(t, "a.example", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			if r.URL.Path == "/from" {
+				http.Redirect(w, r, "/to", 307)
+				return
+			}
+			io.WriteString(w, r.Header.Get(oncehttp.Header))
+		}))
 		client := &http.Client{Transport: &oncehttp.Transport{Base: n.Transport(t, false)}}
 		r := newRequest(t, oncehttp.WithKey(t.Context(), "order-1"), "POST", "http://a.example/from?code=307", "hello")
 		before := snap(r)

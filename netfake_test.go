@@ -1,6 +1,7 @@
 package oncehttp_test
 
 import (
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -95,3 +96,27 @@ func bodyOf(t testing.TB, resp *http.Response) string {
 	}
 	return string(b)
 }
+
+// text answers with s.
+func text(s string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, s) }
+}
+
+// hang answers when the client has gone.
+func hang(_ http.ResponseWriter, r *http.Request) {
+	io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}
+
+var errBroken = errors.New("the disk is broken")
+
+// brokenAfter reads s and then fails with errBroken.
+func brokenAfter(s string) io.Reader {
+	return io.MultiReader(strings.NewReader(s), readerFunc(func([]byte) (int, error) { return 0, errBroken }))
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+type ctxKey struct{}

@@ -259,6 +259,7 @@ func TestMetricsHoldNothingOfARequest(t *testing.T) {
 // Clients that send no key are protected, within a time, by what they ask and who they
 // are.
 func TestKeysAreDerivedForClientsThatSendNone(t *testing.T) {
+	t.Parallel()
 	var effects atomic.Int64
 	up := httptest.NewServer(pay2(&effects))
 	defer up.Close()
