@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A querier runs single statements.
+// A querier runs single statements. One that is under way when its context ends has
+// a moment more.
 type querier interface {
 	// row runs a statement that returns at most one row, and scans it.
 	row(ctx context.Context, sql string, args []any, dest ...any) (found bool, err error)
@@ -56,10 +57,23 @@ type session interface {
 var errNoListen = errors.New("pgstore: no connection to listen on")
 
 // A pool is a database by way of pgxpool.
-type pool struct{ p *pgxpool.Pool }
+type pool struct {
+	p      *pgxpool.Pool
+	direct *direct // or nil
+}
 
 func (d pool) row(ctx context.Context, sql string, args []any, dest ...any) (bool, error) {
-	return found(d.p.QueryRow(ctx, sql, args...).Scan(dest...))
+	c, err := d.p.Acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer c.Release()
+	if d.direct != nil && len(args) > 0 {
+		return d.direct.row(ctx, c.Conn(), sql, args, dest)
+	}
+	ctx, done := lateContext(ctx)
+	defer done()
+	return found(c.QueryRow(ctx, sql, args...).Scan(dest...))
 }
 
 func found(err error) (bool, error) {
@@ -70,6 +84,8 @@ func found(err error) (bool, error) {
 }
 
 func (d pool) rows(ctx context.Context, sql string, args []any, each func(scan func(dest ...any) error) error) error {
+	ctx, done := lateContext(ctx)
+	defer done()
 	rows, err := d.p.Query(ctx, sql, args...)
 	if err != nil {
 		return err
@@ -93,7 +109,7 @@ func (d pool) session(ctx context.Context) (session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &poolSession{c: c}, nil
+	return &poolSession{c: c, direct: d.direct}, nil
 }
 
 // dedicated hijacks a connection, so that the pool may open another one in its
@@ -118,12 +134,18 @@ func closeNow(conn *pgx.Conn) {
 
 // A poolSession is a session by way of pgxpool.
 type poolSession struct {
-	c  *pgxpool.Conn
-	tx pgx.Tx
-	w  watch
+	c      *pgxpool.Conn
+	direct *direct // or nil
+	tx     pgx.Tx
+	w      watch
 }
 
 func (p *poolSession) row(ctx context.Context, sql string, args []any, dest ...any) (bool, error) {
+	if p.direct != nil && len(args) > 0 {
+		return p.direct.row(ctx, p.c.Conn(), sql, args, dest)
+	}
+	ctx, done := lateContext(ctx)
+	defer done()
 	return found(p.c.QueryRow(ctx, sql, args...).Scan(dest...))
 }
 

@@ -32,9 +32,11 @@ const (
 	losesReply fault = iota
 	// losesRequest: the server does not get it.
 	losesRequest
-	// goesDown: the server does not get it, and nobody can connect until up.
+	// goesDown: the server does not get it, and nobody else is or can be connected
+	// until up.
 	goesDown
-	// losesReplyAndGoesDown: as losesReply, and nobody can connect until up.
+	// losesReplyAndGoesDown: as losesReply, and nobody else is or can be connected
+	// until up.
 	losesReplyAndGoesDown
 )
 
@@ -119,7 +121,7 @@ func (p *proxy) forget(c net.Conn) {
 }
 
 // see returns what to do about a client's bytes.
-func (p *proxy) see(b []byte) (f fault, hit bool) {
+func (p *proxy) see(client net.Conn, b []byte) (f fault, hit bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent++
@@ -130,6 +132,11 @@ func (p *proxy) see(b []byte) (f fault, hit bool) {
 	p.met++
 	if p.what == goesDown || p.what == losesReplyAndGoesDown {
 		p.down = true
+		for c := range p.conns {
+			if c != client { // it may have taken long to connect, and be of use to another call now
+				c.Close()
+			}
+		}
 	}
 	return p.what, true
 }
@@ -168,7 +175,7 @@ func (p *proxy) serve(client net.Conn) {
 		if err != nil {
 			return
 		}
-		switch f, hit := p.see(b[:n]); {
+		switch f, hit := p.see(client, b[:n]); {
 		case hit && (f == losesRequest || f == goesDown):
 			return
 		case hit:

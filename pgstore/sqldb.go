@@ -13,10 +13,14 @@ import (
 type sqlDB struct{ db *sql.DB }
 
 func (d sqlDB) row(ctx context.Context, q string, args []any, dest ...any) (bool, error) {
+	ctx, done := lateContext(ctx)
+	defer done()
 	return found(d.db.QueryRowContext(ctx, q, args...).Scan(dest...))
 }
 
 func (d sqlDB) rows(ctx context.Context, q string, args []any, each func(scan func(dest ...any) error) error) error {
+	ctx, done := lateContext(ctx)
+	defer done()
 	rows, err := d.db.QueryContext(ctx, q, args...)
 	if err != nil {
 		return err
@@ -83,6 +87,8 @@ type sqlSession struct {
 }
 
 func (s *sqlSession) row(ctx context.Context, q string, args []any, dest ...any) (bool, error) {
+	ctx, done := lateContext(ctx)
+	defer done()
 	return found(s.c.QueryRowContext(ctx, q, args...).Scan(dest...))
 }
 

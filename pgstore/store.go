@@ -98,10 +98,13 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l 
 // every later call.
 func New(p *pgxpool.Pool, opts ...Option) *Store {
 	var bad error
+	db := pool{p: p}
 	if p == nil {
 		bad = errors.New("pgstore: New: the pool is nil")
+	} else {
+		db.direct = newDirect(p)
 	}
-	return newStore(pool{p}, bad, opts)
+	return newStore(db, bad, opts)
 }
 
 // NewSQL is New for database/sql. It is made for the driver of pgx,
@@ -314,10 +317,8 @@ func (s *Store) change(ctx context.Context, what, sql string, op *oncehttp.Op, w
 // row runs a statement of ours, and again if that can help: every one of them may
 // be repeated.
 func (s *Store) row(ctx context.Context, q querier, sql string, args []any, dest ...any) (bool, error) {
-	late, done := lateContext(ctx)
-	defer done()
 	for try := 0; ; try++ {
-		found, err := q.row(late, sql, args, dest...)
+		found, err := q.row(ctx, sql, args, dest...)
 		switch {
 		case err == nil, ctx.Err() != nil:
 			return found, err
@@ -336,32 +337,12 @@ func (s *Store) row(ctx context.Context, q querier, sql string, args []any, dest
 	}
 }
 
-// overtime is how much longer than its context a statement may take that is under
-// way. To tear it off ends its connection, and leaves it to the server whether it
-// takes effect, perhaps after the caller was told that it failed.
-const overtime = 100 * time.Millisecond
-
-// lateContext returns a context that ends a moment after ctx. Call done after use.
-func lateContext(ctx context.Context) (late context.Context, done func()) {
-	if ctx.Done() == nil {
-		return ctx, func() {}
-	}
-	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(overtime, cancel) })
-	return late, func() {
-		stop()
-		cancel()
-	}
-}
-
 // each runs a statement that returns rows, and again if that can help: begin is
 // called before the first row of every run.
 func (s *Store) each(ctx context.Context, sql string, args []any, begin func(), one func(scan func(...any) error) error) error {
-	late, done := lateContext(ctx)
-	defer done()
 	for try := 0; ; try++ {
 		begin()
-		err := s.db.rows(late, sql, args, one)
+		err := s.db.rows(ctx, sql, args, one)
 		if err == nil || ctx.Err() != nil || !disconnected(err) || try == 2 {
 			return err
 		}
