@@ -41,12 +41,12 @@ func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Re
 			return nil, s.failed(ctx, "list", err)
 		}
 		for i := range found {
-			gone, err := s.gone(ctx, &found[i])
+			gone, err := s.gone(ctx, s.db, found[i].id, &found[i])
 			if err != nil {
 				return nil, s.failed(ctx, "list", err)
 			}
-			if !gone {
-				all = append(all, found[i].record())
+			if rec := found[i].record(); !gone && (q.Status == 0 || q.Status == rec.Status) {
+				all = append(all, rec)
 			}
 		}
 		if len(found) < want || len(all) >= limit {
@@ -61,13 +61,21 @@ func (r *row) scan(scan func(...any) error) error {
 }
 
 // gone reports whether the transaction of a transactional claim has ended without
-// a record, so that its key is free.
-func (s *Store) gone(ctx context.Context, r *row) (bool, error) {
+// a record, so that its key is free. If the key was taken over, it makes r the orphan
+// that it is again.
+func (s *Store) gone(ctx context.Context, q querier, id any, r *row) (bool, error) {
 	if !r.left() {
 		return false, nil
 	}
 	var yes bool
-	return s.row(ctx, s.db, s.sql.ask, []any{r.id}, &yes)
+	switch ended, err := s.row(ctx, q, s.sql.ask, []any{id}, &yes); {
+	case !ended || err != nil:
+		return false, err
+	case r.holder == 1:
+		return true, nil
+	}
+	r.begins, r.lapses = nil, &r.now
+	return false, nil
 }
 
 // record is what an operator sees.
@@ -108,8 +116,8 @@ func (s *Store) lookUp(ctx context.Context, what, key string) (*row, error) {
 	})
 	if err == nil && found {
 		var gone bool
-		gone, err = s.gone(ctx, &r)
-		found = !gone
+		gone, err = s.gone(ctx, s.db, r.id, &r)
+		found = !gone && !r.expired()
 	}
 	switch {
 	case err != nil:

@@ -22,11 +22,12 @@ import "strings"
 //
 // unless begins is set: then its holder's transaction locks it, and says by that
 // that it is running. If it is not locked it counts as running until begins, for
-// its holder may be about to lock it, and from then on the key is free.
+// its holder may be about to lock it, and from then on the key is free; or, if it was
+// taken over (holder > 1), the orphan again that it was.
 type statements struct {
 	look, claim, take, renew, complete, release, state string
 	renewFree, completeFree, releaseFree               string
-	lock, record, lapse, reclaim, settle               string
+	lock, record, lapse, reclaim, giveUp, settle       string
 	flag                                               string
 	list, show, ask, resolve, drop, purge              string
 	sweep                                              string
@@ -40,7 +41,7 @@ func newStatements(table string) *statements {
 			"{now}", "statement_timestamp()",
 			"{clock}", "clock_timestamp()",
 			"{notify}", "coalesce(CASE WHEN waited THEN pg_notify('oncehttp_' || tableoid, id::text) IS NULL END, false)",
-		).Replace(text)
+		).Replace(strings.Join(strings.Fields(text), " ")) // as few bytes as can be, where they are sent each time
 	}
 	const held = "id = $1::uuid AND token = $2::bytea AND lapses IS NOT NULL"
 	renew := change{`UPDATE {table} SET lapses = clock + $3::int8 * interval '1us', begins = NULL,
@@ -52,7 +53,10 @@ func newStatements(table string) *statements {
 			head = $3::bytea, body = $4::bytea, expires = {now} + $5::int8 * interval '1us'`,
 		held + " AND expires > {now}", "{notify}"}
 	release := change{`DELETE FROM {table}`, held, "{notify}"}
-	const orphan = "id = $1::uuid AND lapses <= {now} AND begins IS NULL AND expires > {now}"
+	const (
+		orphaned = "(lapses <= {now} AND begins IS NULL OR begins <= {now} AND holder > 1)"
+		orphan   = "id = $1::uuid AND " + orphaned + " AND expires > {now}"
+	)
 	return &statements{
 		look: fill(`SELECT
 			coalesce(obj_description(to_regclass('{name}')::oid, 'pg_class'), CASE WHEN to_regclass('{name}') IS NULL THEN 'none' ELSE '' END),
@@ -80,9 +84,9 @@ func newStatements(table string) *statements {
 		// Takes a row that claim found expired, lapsed or the caller's own. It
 		// never waits for a lock: a transaction may hold one for minutes.
 		take: fill(`WITH mine AS MATERIALIZED (
-				SELECT expires <= {now} OR token <> $2::bytea AND begins IS NOT NULL AS fresh FROM {table}
+				SELECT expires <= {now} OR token <> $2::bytea AND begins IS NOT NULL AND holder = 1 AS fresh FROM {table}
 				WHERE id = $1::uuid AND (expires <= {now} OR lapses IS NOT NULL AND
-					(token = $2::bytea OR begins <= {now} OR $7::bool AND begins IS NULL AND lapses <= {now}))
+					(token = $2::bytea OR begins <= {now} AND holder = 1 OR $7::bool AND ` + orphaned + `))
 				FOR UPDATE SKIP LOCKED
 			)
 			UPDATE {table} SET
@@ -95,12 +99,12 @@ func newStatements(table string) *statements {
 			FROM mine WHERE id = $1::uuid
 			RETURNING ident, holder`),
 
-		renew:    fill(late(renew, "FOR UPDATE")),
+		renew:    fill(timed(renew, "FOR UPDATE")),
 		complete: fill(plain(complete)),
 		release:  fill(plain(release)),
 
 		// The same for rows that a transaction may hold: they do not wait for it.
-		renewFree:    fill(late(renew, "FOR UPDATE SKIP LOCKED")),
+		renewFree:    fill(timed(renew, "FOR UPDATE SKIP LOCKED")),
 		completeFree: fill(skip(complete)),
 		releaseFree:  fill(skip(release)),
 
@@ -118,6 +122,18 @@ func newStatements(table string) *statements {
 		reclaim: fill(skip(change{`UPDATE {table} SET lapses = greatest(lapses, {now} + $3::int8 * interval '1us'),
 				expires = greatest(expires, {now} + $3::int8 * interval '1us'), begins = {now} + $3::int8 * interval '1us'`,
 			held + " AND expires > {now}", "true"})),
+
+		// Gives up a claim whose work was rolled back. To free a key that was taken
+		// over would be to forget that an earlier holder vanished.
+		giveUp: fill(`WITH mine AS MATERIALIZED (
+				SELECT holder > 1 AS taken FROM {table} WHERE ` + held + ` FOR UPDATE SKIP LOCKED
+			), freed AS (
+				DELETE FROM {table} USING mine WHERE id = $1::uuid AND NOT taken RETURNING {notify}
+			), orphaned AS (
+				UPDATE {table} SET lapses = {now}, begins = NULL, expires = {now} + keep * interval '1us'
+				FROM mine WHERE id = $1::uuid AND taken RETURNING {notify}
+			)
+			SELECT * FROM freed UNION ALL SELECT * FROM orphaned`),
 
 		// How the transaction ended that held a row: NULL while it still does. It
 		// is the locked version of the row that tells, not the one that this
@@ -144,7 +160,7 @@ func newStatements(table string) *statements {
 				WHEN 0 THEN true
 				WHEN 2 THEN lapses > {now} OR begins IS NOT NULL
 				WHEN 3 THEN lapses IS NULL
-				WHEN 4 THEN lapses <= {now} AND begins IS NULL END
+				WHEN 4 THEN ` + orphaned + ` END
 			ORDER BY key LIMIT $4::int8`),
 
 		show: fill(`SELECT {clock}, id::text, key, ident, born, expires, lapses, begins, holder, head, body FROM {table}
@@ -158,7 +174,7 @@ func newStatements(table string) *statements {
 				expires = {now} + coalesce($4::int8, keep) * interval '1us'`, orphan, "{notify}"})),
 		drop: fill(skip(change{`DELETE FROM {table}`, orphan, "{notify}"})),
 		purge: fill(skip(change{`DELETE FROM {table}`,
-			"id = $1::uuid AND (lapses IS NULL OR lapses <= {now} AND begins IS NULL) AND expires > {now}", "{notify}"})),
+			"id = $1::uuid AND (lapses IS NULL OR " + orphaned + ") AND expires > {now}", "{notify}"})),
 
 		// Forgets what has expired in some pages of the table, from page $1 to
 		// before page $2, and tells how many pages there are.
@@ -189,11 +205,11 @@ func skip(c change) string {
 	return c.mine("FOR UPDATE SKIP LOCKED") + c.action + from + "WHERE id = $1::uuid RETURNING " + c.returning
 }
 
-// late is an update whose action may use clock: a time at which the row was locked,
+// timed is an update whose action may use clock: a time at which the row was locked,
 // and had not expired.
-func late(c change, lock string) string {
-	return c.mine(lock) + ", late AS MATERIALIZED (SELECT {clock} AS clock FROM mine) " +
-		c.action + " FROM late WHERE id = $1::uuid AND expires > clock RETURNING " + c.returning
+func timed(c change, lock string) string {
+	return c.mine(lock) + ", timed AS MATERIALIZED (SELECT {clock} AS clock FROM mine) " +
+		c.action + " FROM timed WHERE id = $1::uuid AND expires > clock RETURNING " + c.returning
 }
 
 func (c change) mine(lock string) string {

@@ -205,8 +205,13 @@ func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim,
 			return oncehttp.Claim{}, errDigest
 		case found:
 			own := bytes.Equal(r.token, token)
+			if !own && r.holder > 1 && !r.expired() {
+				if _, err := s.gone(ctx, q, args[0], &r); err != nil {
+					return oncehttp.Claim{}, err
+				}
+			}
 			c := r.claim()
-			free := r.expired() || r.left()
+			free := r.expired() || r.left() && r.holder == 1
 			if !free && (r.done() || !own && !(w.orphans && c.Status == oncehttp.ClaimOrphaned)) {
 				return c, nil
 			}

@@ -22,7 +22,8 @@ import (
 //   - Claim commits the claim's row, then opens the transaction and locks the row
 //     in it, on one connection. The lock is what says that the claim is running:
 //     there is no lease to wait for when its holder crashes. The server then rolls
-//     back, the lock is gone, and the key is free.
+//     back, the lock is gone, and the key is free (or, if it was taken over, the orphan
+//     again that it was).
 //   - A row that is not locked, and was claimed less than 250 ms ago, also counts as
 //     running, because its holder may be about to lock it. Should another one take
 //     the key all the same, the holder finds out when it locks the row, before its
@@ -357,7 +358,7 @@ func (t *TxStore) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration
 	case lease == 0 && t.isUnsettled(op.Token):
 		// Whoever could not learn how a commit ended calls it unknown. The
 		// server knows: either the record is there, or nothing is.
-		err := orFree(t.change(ctx, "settle", t.sql.releaseFree, &op, true))
+		err := orFree(t.change(ctx, "settle", t.sql.giveUp, &op, true))
 		if err == nil {
 			t.setUnsettled(op.Token, false)
 		}
@@ -463,7 +464,7 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 		// Whoever won a deadlock needs a moment to take the rows that this one
 		// had: else both meet again, in the same way.
 		if t.breathe(ctx, run+5) != nil {
-			t.free(&op)
+			t.giveUp(&op)
 			return fmt.Errorf("%w: there was no time left to run again", oncehttp.ErrRolledBack)
 		}
 	}
@@ -516,7 +517,7 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 	defer func() {
 		sess.release()
 		if !returned { // it panicked: nothing of it may stay
-			t.free(op)
+			t.giveUp(op)
 		}
 	}()
 	err = sess.run(ctx, func(ctx context.Context) {
@@ -540,7 +541,7 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 		if mishap != nil && more {
 			return true, nil
 		}
-		return false, t.free(op)
+		return false, t.end(op, t.sql.releaseFree)
 	}
 	// The work is done; that its caller has no time left must not undo it.
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.tx.settling())
@@ -582,7 +583,7 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 			"work should not ask for a commit then, or use a savepoint: %w", err)
 	}
 	sess.release()
-	if ferr := t.free(op); ferr != nil {
+	if ferr := t.giveUp(op); ferr != nil {
 		return false, fmt.Errorf("%w: %w (and the key is free only when the server notices: %w)", oncehttp.ErrRolledBack, err, ferr)
 	}
 	return false, fmt.Errorf("%w: %w", oncehttp.ErrRolledBack, err)
@@ -684,12 +685,15 @@ func (t *TxStore) settle(ctx context.Context, op *oncehttp.Op) (committed, known
 	}
 }
 
-// free frees a key whose transaction was rolled back. It would be free anyway, as
-// soon as the server has noticed.
-func (t *TxStore) free(op *oncehttp.Op) error {
+// giveUp frees a key whose transaction was rolled back, or makes it an orphan again if
+// it was taken over. It would be that anyway, as soon as the server has noticed.
+func (t *TxStore) giveUp(op *oncehttp.Op) error { return t.end(op, t.sql.giveUp) }
+
+// end runs a statement that ends the claim of a transaction that was rolled back.
+func (t *TxStore) end(op *oncehttp.Op, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closing)
 	defer cancel()
-	err := t.change(ctx, "free", t.sql.releaseFree, op, true)
+	err := t.change(ctx, "give up", sql, op, true)
 	if errors.Is(err, oncehttp.ErrClaimLost) { // somebody has it already
 		return nil
 	}

@@ -74,7 +74,17 @@ func doClaim(w *writer, c *call) error {
 		return err
 	case !found:
 		return errVanished
-	case w.now >= r.expires, w.s.foreign(&r) && w.gone(&r):
+	}
+	left := w.now < r.expires && w.s.foreign(&r) && w.gone(&r)
+	switch {
+	case left && r.holder > 1:
+		// What an earlier holder did is still not known.
+		r.lapses, r.owner = min(r.lapses, w.now), 0
+		c.changed = true
+		if _, err := w.orphan.ExecContext(w.ctx, r.id, w.now); err != nil {
+			return err
+		}
+	case left, w.now >= r.expires:
 		if _, err := w.remove.ExecContext(w.ctx, r.id); err != nil {
 			return err
 		}

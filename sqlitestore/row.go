@@ -78,6 +78,10 @@ WHERE key = ?1 AND token = ?2 AND state = 0 AND expires > ?3`
 
 	sqlRelease = `DELETE FROM oncehttp_records WHERE key = ?1 AND token = ?2 AND state = 0`
 
+	// A claim that was left behind, of a key that was taken over: the orphan again that
+	// it was.
+	sqlOrphan = `UPDATE oncehttp_records SET lapses = min(lapses, ?2), owner = NULL WHERE id = ?1`
+
 	sqlResolve = `UPDATE oncehttp_records SET token = x'', state = ?2, expires = ?3, head = ?4, body = ?5, owner = NULL WHERE id = ?1`
 
 	sqlRemove = `DELETE FROM oncehttp_records WHERE id = ?1`

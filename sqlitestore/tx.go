@@ -26,8 +26,9 @@ import (
 //     committed. So the write lock tells which claims are running, and no lease has to
 //     lapse: a claim of another process counts as running as long as somebody holds
 //     the lock, and for a quarter of a second more, in which its holder may be about
-//     to begin. Then its key is free, for whoever asks for it. Should the holder live
-//     after all, it finds out before its work starts.
+//     to begin. Then its key is free, for whoever asks for it, or the orphan again
+//     that it was, if it was taken over. Should the holder live after all, it finds out
+//     before its work starts.
 //   - Work never has to run again because of what other transactions did: it has the
 //     lock before it starts.
 //   - A claim of this store that nobody comes to run (by Transact) within its lease
@@ -168,6 +169,7 @@ type transaction struct {
 	until  time.Time // to begin by
 	conn   *sql.Conn
 	broken bool // the connection is not to be used again
+	died   bool // the work has panicked
 }
 
 const (
@@ -221,6 +223,7 @@ func (x *transaction) run(dc driver.Conn) error {
 		if !returned {
 			lent.over = true
 			handle.Rollback()
+			x.died = true
 			x.undo(before, oncehttp.TxRollback)
 		}
 	}()
@@ -304,14 +307,19 @@ func (x *transaction) undo(before int64, end oncehttp.TxEnd) error {
 	return nil
 }
 
-// giveUp frees the key, or makes it an orphan if work cannot tell what it did
-// elsewhere.
+// giveUp frees the key, or makes it an orphan: if work cannot tell what it did
+// elsewhere, or if the key was taken over and work has not asked for it to be freed.
 func (x *transaction) giveUp(end oncehttp.TxEnd) error {
-	if end == oncehttp.TxUnknown {
-		_, err := x.exec(sqlRenew, []byte(x.op.Key), []byte(x.op.Token), x.t.clock.now(), 0)
-		return err
+	if end != oncehttp.TxUnknown {
+		release := sqlRelease
+		if end == oncehttp.TxCommit || x.died {
+			release += ` AND holder = 1`
+		}
+		if n, err := x.exec(release, []byte(x.op.Key), []byte(x.op.Token)); err != nil || n > 0 || release == sqlRelease {
+			return err
+		}
 	}
-	_, err := x.exec(sqlRelease, []byte(x.op.Key), []byte(x.op.Token))
+	_, err := x.exec(sqlRenew, []byte(x.op.Key), []byte(x.op.Token), x.t.clock.now(), 0)
 	return err
 }
 

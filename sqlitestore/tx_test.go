@@ -486,6 +486,43 @@ func TestAnOrphanStaysOneWhenItsStoreIsGone(t *testing.T) {
 	}
 }
 
+// What the first holder did is still not known when the one who took over vanishes.
+func TestAnOrphanThatWasTakenOverIsOneAgain(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	first := newOp("k")
+	if c, err := l.Store.Claim(t.Context(), first, time.Minute, day); err != nil || c.Status != oncehttp.ClaimAcquired {
+		t.Fatalf("Claim: %v, %v", c.Status, err)
+	}
+	if err := l.Store.Renew(t.Context(), first, 0); err != nil {
+		t.Fatal(err)
+	}
+	take := func(s oncehttp.Store, want oncehttp.ClaimStatus, holder int) {
+		t.Helper()
+		c, err := s.TakeOver(t.Context(), newOp("k"), time.Minute, day)
+		if err != nil || c.Status != want || c.Holder != holder {
+			t.Fatalf("TakeOver: got %v by holder %d, %v; want %v by holder %d", c.Status, c.Holder, err, want, holder)
+		}
+	}
+	take(l.TxStore, oncehttp.ClaimAcquired, 2) // whoever holds this will not begin its transaction
+	other := open(t, l.path)
+	take(other, oncehttp.ClaimRunning, 2)
+	orphaned := 0
+	for until := time.Now().Add(20 * time.Second); orphaned < 5; {
+		c, err := other.Claim(t.Context(), newOp("k"), time.Minute, day)
+		switch {
+		case err != nil || c.Status != oncehttp.ClaimRunning && c.Status != oncehttp.ClaimOrphaned || time.Now().After(until):
+			t.Fatalf("got %v, %v; want running, and then orphaned", c.Status, err)
+		case c.Status == oncehttp.ClaimOrphaned:
+			orphaned++ // and it stays one
+		case orphaned > 0:
+			t.Fatalf("an orphan is %v again", c.Status)
+		}
+		time.Sleep(grace / 10)
+	}
+	take(other.Transactional(), oncehttp.ClaimAcquired, 3)
+}
+
 // No other process may get the key between the rollback and the orphan, because it
 // would do again what work did elsewhere.
 func TestAnUnknownOutcomeIsNeverFreeForAMoment(t *testing.T) {

@@ -27,6 +27,7 @@ type writer struct {
 	meta, tellMeta                     *sql.Stmt
 	load, insertStmt, hold, renew      *sql.Stmt
 	complete, release, resolve, remove *sql.Stmt
+	orphan                             *sql.Stmt
 	expired, nextDue                   *sql.Stmt
 
 	now      int64 // of the transaction
@@ -260,6 +261,7 @@ func (w *writer) open() error {
 		{&w.meta, sqlMeta}, {&w.tellMeta, sqlTellMeta},
 		{&w.load, sqlLoad}, {&w.insertStmt, sqlInsert}, {&w.hold, sqlHold}, {&w.renew, sqlRenew},
 		{&w.complete, sqlComplete}, {&w.release, sqlRelease}, {&w.resolve, sqlResolve}, {&w.remove, sqlRemove},
+		{&w.orphan, sqlOrphan},
 		{&w.expired, sqlExpired}, {&w.nextDue, sqlDue},
 	} {
 		if *p.to, err = conn.PrepareContext(w.ctx, p.sql); err != nil {

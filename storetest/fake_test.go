@@ -590,7 +590,11 @@ func (f fakeTransactor) Transact(ctx context.Context, op oncehttp.Op, keep time.
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			if !f.is("a panic leaves the claim") {
+			switch taken := r.holders > 1; {
+			case f.is("a panic leaves the claim"):
+			case taken && !f.is("a panic frees a key that was taken over"):
+				f.Renew(context.Background(), op, 0)
+			default:
 				f.Release(context.Background(), op)
 			}
 			if !f.is("a panic ends in Transact") {
@@ -616,6 +620,9 @@ func (f fakeTransactor) Transact(ctx context.Context, op oncehttp.Op, keep time.
 		return f.Release(context.Background(), op)
 	case refused && f.is("a refused commit is unknown"):
 		return oncehttp.ErrOutcomeUnknown
+	case refused && r.holders > 1 && f.is("a refused commit frees a key that was taken over"):
+		f.Release(context.Background(), op)
+		return oncehttp.ErrRolledBack
 	case refused:
 		return oncehttp.ErrRolledBack
 	}

@@ -558,6 +558,35 @@ var transactorCases = []kase{
 		}
 		h.look(transactor, "after work panicked", &model{})
 	}},
+	{"Transact makes an orphan again of a key that was taken over when work panics", transactor, func(h *harness) {
+		m, _ := h.reach(running, true)
+		t := h.store.(oncehttp.Transactor)
+		h.watch("Transact", func() {
+			defer func() { recover() }()
+			t.Transact(h.ctx, m.holder, h.long(), func(context.Context) (head, body []byte, end oncehttp.TxEnd) { panic("work") })
+		})
+		m.state = orphaned
+		h.look(transactor, "after work on a key that was taken over panicked", m)
+	}},
+	{"Transact does not free a key that was taken over when its commit is refused", refusedCommit, func(h *harness) {
+		m, _ := h.reach(running, true)
+		t := h.store.(oncehttp.Transactor)
+		var err error
+		h.watch("Transact", func() {
+			err = t.Transact(h.ctx, m.holder, h.long(), func(ctx context.Context) (head, body []byte, end oncehttp.TxEnd) {
+				h.refuse(ctx)
+				return []byte("201"), []byte("never"), oncehttp.TxCommit
+			})
+		})
+		h.must(transactor, err, oncehttp.ErrRolledBack, "Transact of work whose commit is refused")
+		c, err := h.claim(h.ctx, h.op(h.key()), h.long(), h.long())
+		if err != nil || c.Status == oncehttp.ClaimAcquired {
+			h.broken(transactor, "Claim after the refused commit of a key that was taken over: got %v and error %v, want orphaned or running", c.Status, show(err))
+		}
+		h.must(transactor, h.renew(h.ctx, m.holder, 0), nil, "Renew with a lease of 0 after ErrRolledBack")
+		m.state = orphaned
+		h.look(transactor, "after a refused commit of a key that was taken over", m)
+	}},
 	{"Transact does not start work whose claim is lost", transactor, func(h *harness) {
 		for _, s := range []state{free, running, orphaned, done} {
 			for _, earlier := range []bool{false, s != free} {

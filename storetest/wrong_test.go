@@ -175,12 +175,14 @@ func TestWrongStoresAreCaught(t *testing.T) {
 		{"Transact keeps for as long as the claim", transactor},
 		{"a panic leaves the claim", transactor},
 		{"a panic ends in Transact", transactor},
+		{"a panic frees a key that was taken over", transactor},
 		{"everything is committed", transactor},
 		{"work that cannot tell frees the key", transactor},
 		{"work that cannot tell leaves the claim", transactor},
 		{"an orphan of a transaction is kept as long as an answer", transactor},
 		{"a refused commit is nobody's business", transactor},
 		{"a refused commit is unknown", transactor},
+		{"a refused commit frees a key that was taken over", transactor},
 		{"the body is not part of the transaction", transactor},
 	} {
 		t.Run(row.fault, func(t *testing.T) {
