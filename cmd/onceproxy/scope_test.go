@@ -275,7 +275,8 @@ func TestTLSIsListenedFor(t *testing.T) {
 		}
 	}
 	old := g.client(false, clients.client("alice"))
-	old.Transport.(*http.Transport).TLSClientConfig.MaxVersion = tls.VersionTLS11
+	conf := old.Transport.(*http.Transport).TLSClientConfig
+	conf.MinVersion, conf.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 	for what, c := range map[string]*http.Client{"TLS 1.1": old, "no certificate, where one is required": g.client(true, nil)} {
 		if resp, err := c.Get(g.URL); err == nil {
 			resp.Body.Close()
