@@ -3,10 +3,26 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncehttp/oncehttp/internal/services"
 )
+
+// why says of a program that is missing why it cannot be installed.
+var why = map[string]error{}
+
+// TestMain installs what the clients are written in, where that can be done.
+func TestMain(m *testing.M) {
+	for program, pkg := range map[string]string{"curl": "curl", "python3": "python3", "node": "nodejs"} {
+		if _, err := services.Program(program, pkg); err != nil {
+			why[program] = err
+		}
+	}
+	os.Exit(m.Run())
+}
 
 func TestEachLanguageRefundsOnceThroughTheProxy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -22,7 +38,7 @@ func TestEachLanguageRefundsOnceThroughTheProxy(t *testing.T) {
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			if missing := c.missing(); missing != "" {
-				t.Skipf("%s is not installed", missing)
+				t.Skip(why[missing])
 			}
 			if !strings.Contains(out.String(), c.name+" ") || !strings.Contains(out.String(), `{"refunded":"proxy-`) {
 				t.Errorf("there is no answer of it:\n%s", &out)
@@ -57,7 +73,7 @@ func TestTheCountCanBeWrong(t *testing.T) {
 		t.Error("nothing ran, and the promise is said to have held")
 	}
 	if clients[0].missing() != "" {
-		t.Skip("curl is not installed")
+		t.Skip(why["curl"])
 	}
 	r := &result{client: clients[0]}
 	if err := r.compare(t.Context(), "..", pay, pay.addr(), 0); err == nil {
