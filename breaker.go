@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -194,6 +195,10 @@ func (b *Breaker) allowNear(near *hostNear[hostBreaker], k hostKey, attemptTimeo
 	if b.Disabled {
 		return ticket{}, nil
 	}
+	h := b.hosts.near(near, k, now)
+	if c := h.calm.Load(); c != nil && attemptTimeout <= c.attemptTimeout {
+		return ticket{b: b, h: h, generation: c.generation, start: now}, nil
+	}
 	if err := b.check(attemptTimeout); err != nil {
 		return ticket{}, err
 	}
@@ -314,6 +319,9 @@ type hostBreaker struct {
 	generation uint64 // counts changes of state: results from before one are void
 	changed    bool   // the call in progress has changed state
 
+	calm           atomic.Pointer[calm]
+	attemptTimeout time.Duration // the longest in window that has asked
+
 	// Closed. gobreaker is only told of the failure that opens it. It would count
 	// failures in a row within its window only, so that a lone caller of a host
 	// that hangs would never reach five.
@@ -330,6 +338,13 @@ type hostBreaker struct {
 	probeDone func(error)
 }
 
+// A calm is a time in which a breaker is closed and in the Breaker's map. Attempts
+// of no longer a timeout go without a lock.
+type calm struct {
+	generation     uint64
+	attemptTimeout time.Duration
+}
+
 // An admission is the answer to one attempt that asks to go.
 type admission struct {
 	ticket  ticket
@@ -343,6 +358,8 @@ func (h *hostBreaker) allow(b *Breaker, k hostKey, attemptTimeout time.Duration,
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state == BreakerClosed && h.cb != nil && !h.gone && b.windowFor(attemptTimeout) <= h.window {
+		h.attemptTimeout = max(h.attemptTimeout, attemptTimeout)
+		h.calmDown()
 		a.ticket = ticket{b: b, h: h, generation: h.generation, start: now}
 		return a
 	}
@@ -354,6 +371,8 @@ func (h *hostBreaker) allow(b *Breaker, k hostKey, attemptTimeout time.Duration,
 
 	if h.state == BreakerClosed {
 		h.fresh(b, k, b.windowFor(attemptTimeout))
+		h.attemptTimeout = attemptTimeout
+		h.calmDown()
 		a.ticket = ticket{b: b, h: h, generation: h.generation, start: now}
 		return a
 	}
@@ -421,6 +440,7 @@ func (h *hostBreaker) trips(b *Breaker) bool {
 func (h *hostBreaker) change(b *Breaker, k hostKey, from, to BreakerState, openFor time.Duration) {
 	h.state = to
 	h.generation++
+	h.calm.Store(nil)
 	h.probing, h.probeDone = false, nil
 	switch to {
 	case BreakerOpen:
@@ -431,6 +451,7 @@ func (h *hostBreaker) change(b *Breaker, k hostKey, from, to BreakerState, openF
 	case BreakerClosed:
 		h.until, h.untilAny = time.Time{}, time.Time{}
 		h.tally.reset(h.window, h.now)
+		h.calmDown()
 	}
 	if b.OnStateChange == nil {
 		return
@@ -440,6 +461,9 @@ func (h *hostBreaker) change(b *Breaker, k hostKey, from, to BreakerState, openF
 	b.changes = append(b.changes, stateChange{k, from, to})
 	b.mu.Unlock()
 }
+
+// calmDown lets attempts go without a lock. h.mu is held and the state is closed.
+func (h *hostBreaker) calmDown() { h.calm.Store(&calm{h.generation, h.attemptTimeout}) }
 
 // status returns the state, and until when it refuses attempts.
 func (h *hostBreaker) status() (BreakerState, time.Time) {
@@ -456,6 +480,9 @@ func (h *hostBreaker) leave(now time.Time, must bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gone = must || !now.Before(h.untilAny) && !(h.probing && now.Before(h.probeEnds))
+	if h.gone {
+		h.calm.Store(nil)
+	}
 	return h.gone
 }
 
@@ -479,9 +506,25 @@ func (t *ticket) probe() (limit time.Duration, ok bool) { return t.limit, t.limi
 // done says how the attempt ended. Only the first call counts, and only while
 // the breaker is still in the state in which it let the attempt through.
 func (t *ticket) done(v health, now time.Time) {
-	if t.h != nil && t.h.done(t, v, now) {
+	if t.h != nil && !t.h.doneWell(t, v, now) && t.h.done(t, v, now) {
 		t.b.deliver()
 	}
+}
+
+// doneWell is done for what is by far the most frequent: the good end of an
+// attempt that is not a probe. It reports whether this was one.
+func (h *hostBreaker) doneWell(t *ticket, v health, now time.Time) bool {
+	if v != healthGood || t.tell != nil || t.told {
+		return false
+	}
+	h.mu.Lock()
+	t.told = true
+	if !h.gone && t.generation == h.generation {
+		h.inRow = 0
+		h.tally.add(true, now)
+	}
+	h.mu.Unlock()
+	return true
 }
 
 func (h *hostBreaker) done(t *ticket, v health, now time.Time) (changed bool) {

@@ -8,7 +8,8 @@ import "time"
 type tally struct {
 	tenth time.Duration
 	start time.Time
-	at    int64 // the tenth that is being filled, counted from start
+	at    int64         // the tenth that is being filled, counted from start
+	rolls time.Duration // from start to where that ends
 
 	good, bad       [tallied]uint32
 	allGood, allBad uint64
@@ -20,15 +21,17 @@ const tallied = 11
 // reset forgets everything.
 func (t *tally) reset(window time.Duration, now time.Time) {
 	*t = tally{tenth: window/10 + 1, start: now}
+	t.rolls = t.tenth
 }
 
 // roll forgets what has left the window. A now that is earlier than one before
 // belongs to the tenth that is being filled.
 func (t *tally) roll(now time.Time) {
-	to := int64(now.Sub(t.start) / t.tenth)
-	if to <= t.at {
+	since := now.Sub(t.start)
+	if since < t.rolls {
 		return
 	}
+	to := int64(since / t.tenth)
 	for n := min(to-t.at, tallied); n > 0; n-- {
 		i := (to - n + 1) % tallied
 		t.allGood -= uint64(t.good[i])
@@ -36,6 +39,7 @@ func (t *tally) roll(now time.Time) {
 		t.good[i], t.bad[i] = 0, 0
 	}
 	t.at = to
+	t.rolls = time.Duration(to+1) * t.tenth
 }
 
 func (t *tally) add(good bool, now time.Time) {
