@@ -12,8 +12,8 @@ import (
 // hotMost is what the Transport may allocate over what its Base does, for a call
 // that is answered at once.
 var hotMost = map[string]map[string]float64{
-	"AttemptTimeout off": {"GET": 3, "keyed POST": 9},
-	"all defaults":       {"GET": 7, "keyed POST": 13},
+	"AttemptTimeout off": {"GET": 1, "keyed POST": 7},
+	"all defaults":       {"GET": 2, "keyed POST": 7},
 }
 
 func TestACallThatIsAnsweredAllocatesLittle(t *testing.T) {

@@ -13,6 +13,9 @@ import (
 // remembered is how much of a body without GetBody is kept for a repeat.
 const remembered = 1 << 20
 
+// readAtOnce is how much of a body one Read asks for, here as in io.Copy.
+const readAtOnce = 32 << 10
+
 var (
 	errBodyClosed = errors.New("oncehttp: read of a request body after its attempt ended")
 	errBodyLength = errors.New("its length is not the Content-Length")
@@ -116,9 +119,6 @@ type tape struct {
 	closed  bool          // src is closed
 }
 
-// tapeRead is how much one Read asks the caller's body for.
-const tapeRead = 32 << 10
-
 // reader starts the tape from the beginning for an attempt under ctx.
 func (t *tape) reader(ctx context.Context) *tapeReader {
 	r := &tapeReader{t: t, ctx: ctx}
@@ -202,7 +202,7 @@ func (r *tapeReader) Read(p []byte) (int, error) {
 			done = make(chan struct{})
 			t.reading = done
 			buf := t.last[:cap(t.last)] // its bytes have been given: r is the live reader
-			if want := min(len(p), tapeRead); len(buf) < want {
+			if want := min(len(p), readAtOnce); len(buf) < want {
 				buf = make([]byte, want)
 			} else {
 				buf = buf[:want]
@@ -259,14 +259,13 @@ func (r *tapeReader) Close() error {
 // attempt's context when the body has been read or closed, never before:
 // ending it when RoundTrip returns cuts long bodies now and then.
 type replyBody struct {
-	rc  io.ReadCloser
-	end func() // ends the attempt's context
-	up  *upload
+	rc io.ReadCloser
+	a  *attempt
 }
 
 func (b *replyBody) Read(p []byte) (int, error) {
 	n, err := b.rc.Read(p)
-	if err != nil && b.end != nil {
+	if err != nil {
 		b.release()
 	}
 	return n, err
@@ -274,20 +273,18 @@ func (b *replyBody) Read(p []byte) (int, error) {
 
 func (b *replyBody) Close() error {
 	err := b.rc.Close()
-	if b.end != nil {
-		b.end()
-	}
+	b.a.end()
 	return err
 }
 
 // release ends the context once the upload is over too: a server may answer
 // before it has read the whole request.
 func (b *replyBody) release() {
-	if b.up != nil && !b.up.closed.Load() {
-		b.up.whenClosed(b.end)
+	if up := b.a.up; up != nil && !up.closed.Load() {
+		up.whenClosed(b.a.end)
 		return
 	}
-	b.end()
+	b.a.end()
 }
 
 // A switchedBody is the body of a 101 response: both directions of the

@@ -15,14 +15,14 @@ import (
 // A requestKey is the key of one request, and what follows from it for repeats.
 type requestKey struct {
 	value     string
-	minted    bool   // made here, for this request only
-	supplied  bool   // from the caller: other requests may carry it too
-	declared  bool   // a nil entry in the header: idempotent, says the caller
-	unhonored bool   // repeated without protection: RetryUnhonored
-	strip     bool   // the header field must not be sent
-	asIs      bool   // it stands in the header as the caller wants it
-	once      bool   // the body could not be compared: one attempt
-	body      []byte // the body, if it had to be read to be compared
+	minted    bool // made here, for this request only
+	supplied  bool // from the caller: other requests may carry it too
+	declared  bool // a nil entry in the header: idempotent, says the caller
+	unhonored bool // repeated without protection: RetryUnhonored
+	strip     bool // the header field must not be sent
+	asIs      bool // it stands in the header as the caller wants it
+	once      bool // the body could not be compared: one attempt
+	ahead     bool // the body had to be read to be compared
 }
 
 // repeats reports whether the key, or the caller, allows a repeat of a request
@@ -37,15 +37,15 @@ func (k *requestKey) repeats() bool { return k.value != "" || k.declared || k.un
 func (c *call) chooseKey() error {
 	k, req, field := &c.key, c.req, c.t.keyField()
 	sent, present := req.Header[field]
-	var from *http.Request // what redirected to here
-	if req.Response != nil {
-		from = req.Response.Request
-	}
-	away := from != nil && from.URL != nil && hostKeyOf(from.URL) != c.host
 	if isSafe(req.Method) {
 		k.strip = strayed(req, true)
 		return nil
 	}
+	var from *http.Request // what redirected to here
+	if req.Response != nil {
+		from = req.Response.Request
+	}
+	away := from != nil && from.URL != nil && hostKeyOf(from.URL) != c.host.key
 	if present && len(sent) == 0 {
 		k.declared = true
 		return nil
@@ -90,7 +90,6 @@ func (c *call) chooseKey() error {
 		k.value = DeriveKey(k.value, originOf(req.URL))
 	}
 	k.asIs = present && own == k.value && !isExplicit && !source.isAction()
-	c.keyValue[0] = formatKey(k.value, c.t.QuoteKeys)
 	return nil
 }
 
@@ -98,6 +97,9 @@ func (c *call) chooseKey() error {
 // or, if changes counts, a request that changed something. http.Client copies the
 // first request's header to every hop.
 func strayed(req *http.Request, changes bool) bool {
+	if req.Response == nil {
+		return false
+	}
 	to := hostKeyOf(req.URL)
 	for hop := req; hop.Response != nil && hop.Response.Request != nil; {
 		hop = hop.Response.Request
@@ -163,8 +165,8 @@ func (c *call) comparableBody(implicit bool) (seen seenBody, known bool, err err
 	switch {
 	case !c.hasBody():
 		return seen, true, nil
-	case c.getBody != nil:
-		body, err := c.getBody()
+	case c.getBody() != nil:
+		body, err := c.getBody()()
 		if err != nil {
 			return seen, false, &bodyError{err}
 		}
@@ -184,14 +186,14 @@ func (c *call) comparableBody(implicit bool) (seen seenBody, known bool, err err
 		return seen, false, ctxErr
 	}
 	if err != nil {
-		c.bodyErr = err
+		c.more().bodyErr = err
 		return seen, false, &bodyError{err}
 	}
 	if len(b) > remembered {
 		return seen, false, fmt.Errorf("%w: under an action a body is read before it is sent, and this one is over %d bytes", ErrBody, remembered)
 	}
-	c.key.body = b
-	c.getBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	c.key.ahead = true
+	c.more().getBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 	return seenBody{bytes: b}, true, nil
 }
 

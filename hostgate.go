@@ -1,6 +1,8 @@
 package oncehttp
 
 import (
+	"hash/maphash"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,3 +128,25 @@ func (s *hostState) leave(now time.Time, must bool) bool {
 	defer s.mu.Unlock()
 	return s.lim == nil || s.lim.TokensAt(now) >= float64(s.lim.Burst())
 }
+
+// hostOf returns what is known of u's host. A host whose URLs are spelled like its
+// key is found without a lock, if it came before others to its place in near.
+func (t *Transport) hostOf(u *url.URL) *hostSlot[hostState] {
+	near := &t.near[maphash.String(hostSeed, u.Host)%uint64(len(t.near))].slot
+	old := near.Load()
+	if old != nil && old.key.host == u.Host && old.key.scheme == u.Scheme && !old.gone.Load() {
+		t.hosts.touch(old)
+		return old
+	}
+	k := hostKeyOf(u)
+	s := t.hosts.slot(k)
+	if s == nil {
+		s = t.hosts.insert(k, time.Now())
+	}
+	if k.host == u.Host && (old == nil || old.gone.Load()) {
+		near.CompareAndSwap(old, s)
+	}
+	return s
+}
+
+var hostSeed = maphash.MakeSeed()

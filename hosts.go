@@ -1,6 +1,7 @@
 package oncehttp
 
 import (
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -69,6 +70,8 @@ type hostEntry[V any] interface {
 
 type hostSlot[V any] struct {
 	used atomic.Uint64
+	gone atomic.Bool // no longer in the map
+	key  hostKey
 	v    V
 }
 
@@ -113,10 +116,10 @@ func (m *hostMap[V, P]) insert(k hostKey, now time.Time) *hostSlot[V] {
 	if len(m.m) >= max(m.evicts, hostsKept) {
 		m.evict(now)
 	}
-	s := new(hostSlot[V])
-	s.used.Store(m.inserts.Add(1))
 	// The strings of k are parts of a URL, query and all: do not keep that alive.
-	m.m[hostKey{strings.Clone(k.scheme), strings.Clone(k.host)}] = s
+	s := &hostSlot[V]{key: hostKey{strings.Clone(k.scheme), strings.Clone(k.host)}}
+	s.used.Store(m.inserts.Add(1))
+	m.m[s.key] = s
 	return s
 }
 
@@ -150,15 +153,11 @@ func (m *hostMap[V, P]) touch(s *hostSlot[V]) {
 // map has grown by an eighth, so that an insert pays for few entries whether or
 // not they want to go. m.mu is held.
 func (m *hostMap[V, P]) evict(now time.Time) {
-	type entry struct {
-		k hostKey
-		v *V
-	}
-	all := make([]entry, 0, len(m.m))
+	all := make([]*hostSlot[V], 0, len(m.m))
 	oldest := make([]uint64, 0, len(m.m)) // last use, and index in all: numbers sort fast
-	for k, s := range m.m {
+	for _, s := range m.m {
 		oldest = append(oldest, s.used.Load()*hostsMost+uint64(len(all)))
-		all = append(all, entry{k, &s.v})
+		all = append(all, s)
 	}
 	slices.Sort(oldest)
 
@@ -167,8 +166,9 @@ func (m *hostMap[V, P]) evict(now time.Time) {
 			if len(m.m) <= downTo {
 				return
 			}
-			if e := all[n%hostsMost]; P(e.v).leave(now, must) {
-				delete(m.m, e.k)
+			if s := all[n%hostsMost]; P(&s.v).leave(now, must) {
+				delete(m.m, s.key)
+				s.gone.Store(true)
 			}
 		}
 	}
@@ -181,17 +181,10 @@ func (m *hostMap[V, P]) evict(now time.Time) {
 
 // each calls f for every entry, without holding the lock.
 func (m *hostMap[V, P]) each(f func(hostKey, *V)) {
-	type entry struct {
-		k hostKey
-		v *V
-	}
 	m.mu.RLock()
-	all := make([]entry, 0, len(m.m))
-	for k, s := range m.m {
-		all = append(all, entry{k, &s.v})
-	}
+	all := slices.Collect(maps.Values(m.m))
 	m.mu.RUnlock()
-	for _, e := range all {
-		f(e.k, e.v)
+	for _, s := range all {
+		f(s.key, &s.v)
 	}
 }

@@ -48,14 +48,22 @@ func settled(status int, h http.Header) bool {
 	if replayed(h) {
 		return true
 	}
-	if h.Get(headerStatus) == executed && status >= 500 {
+	if first(h, headerStatus) == executed && status >= 500 {
 		return true
 	}
-	return h.Get("X-Should-Retry") == "false" || h.Get("Stripe-Should-Retry") == "false"
+	return first(h, "X-Should-Retry") == "false" || first(h, "Stripe-Should-Retry") == "false"
 }
 
 func replayed(h http.Header) bool {
-	return h.Get(headerReplayed) == "true" || h.Get("Idempotency-Replayed") == "true"
+	return first(h, headerReplayed) == "true" || first(h, "Idempotency-Replayed") == "true"
+}
+
+// first is h.Get for a name that is in its canonical form, as those of an answer are.
+func first(h http.Header, name string) string {
+	if v := h[name]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
 }
 
 // facts are what the decision about a repeat stands on.

@@ -38,8 +38,8 @@ type Transport struct {
 	Attempts int
 
 	// AttemptTimeout is how long one attempt may take until the response's
-	// headers. It starts anew while bytes of the request still move, and does
-	// not bound the response's body. Zero means 60s, negative means none.
+	// headers. It starts anew while bytes of the request still move, unless
+	// that is a small body in memory, and does not bound the response's body. Zero means 60s, negative means none.
 	AttemptTimeout time.Duration
 
 	// BackoffBase and BackoffCap shape the pause before attempt n+1: uniform
@@ -124,8 +124,10 @@ type Transport struct {
 
 	once    sync.Once
 	hosts   hostMap[hostState, *hostState]
+	near    [64]hostNear[hostState] // some of hosts, by a hash of their names
 	breaker *Breaker
 	budget  *Budget
+	bad     error // a field that makes no sense
 }
 
 const (
@@ -139,19 +141,12 @@ const (
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	base := t.Base
-	if base == nil {
-		base = http.DefaultTransport
-	}
 	if req.URL == nil || req.Header == nil || req.URL.Scheme != "http" && req.URL.Scheme != "https" ||
 		req.Method == http.MethodConnect || standsDown(req.Context()) {
-		return base.RoundTrip(req)
+		return t.base().RoundTrip(req)
 	}
 	t.once.Do(t.init)
-	c := &call{t: t, base: base, req: req, host: hostKeyOf(req.URL)}
-	c.ctx = callContext{req.Context(), c}
-	c.tries = c.first.tries[:0]
-	return c.do()
+	return (&call{t: t, req: req}).do()
 }
 
 func (t *Transport) init() {
@@ -161,16 +156,22 @@ func (t *Transport) init() {
 	if t.budget = t.Budget; t.budget == nil {
 		t.budget = new(Budget)
 	}
+	if t.bad = t.check(); t.bad == nil {
+		t.bad = t.budget.check()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
 }
 
 // CloseIdleConnections closes the idle connections of Base, if it can. The
 // Transport never does so by itself: others share them.
 func (t *Transport) CloseIdleConnections() {
-	base := t.Base
-	if base == nil {
-		base = http.DefaultTransport
-	}
-	if c, ok := base.(interface{ CloseIdleConnections() }); ok {
+	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }

@@ -251,20 +251,20 @@ var mutants = []mutant{
 		`	*s = keySource{kind: keyGiven, shown: callerKey, shows: callerKey != ""}`},
 
 	// The Transport.
-	{"each attempt has a key of its own", "call.go",
-		`c.key.header(r.Header, c.t.keyField(), c.keyValue[:1:1])`,
+	{"each attempt has a key of its own", "send.go",
+		`c.key.header(r.Header, c.t.keyField(), []string{formatKey(c.key.value, c.t.QuoteKeys)})`,
 		`c.key.header(r.Header, c.t.keyField(), []string{NewKey()})`},
 	{"the header is set on the caller's request", "clientkey.go",
 		`	own := make(http.Header, len(h)+1)`,
 		`	own := h`},
 	{"a retry is paid for after the pause", "call.go",
-		`	if !c.t.budget.pay(c.host, now) {
+		`	if !c.t.budget.pay(c.host.key, now) {
 		c.stop = ErrBudget
 		return
 	}
 	c.paid = true
 	c.warn()`,
-		`	if !c.t.budget.pay(c.host, now) {
+		`	if !c.t.budget.pay(c.host.key, now) {
 		c.sleep(pause)
 		c.stop = ErrBudget
 		return
@@ -272,7 +272,7 @@ var mutants = []mutant{
 	c.paid = true
 	c.warn()`},
 	{"retries are free", "call.go",
-		`	if !c.t.budget.pay(c.host, now) {`,
+		`	if !c.t.budget.pay(c.host.key, now) {`,
 		`	if false {`},
 	{"the breaker is told twice", "breaker.go",
 		`	if t.told {
@@ -287,22 +287,20 @@ var mutants = []mutant{
 		h.mu.Lock()
 	}
 	if h.gone`},
-	{"the breaker is not told of failures", "call.go",
+	{"the breaker is not told of failures", "send.go",
 		`		ticket.done(seen, end)
 		if seen`,
 		`		if seen == healthGood {
 			ticket.done(seen, end)
 		}
 		if seen`},
-	{"the breaker counts cancelled callers", "call.go",
-		`	return healthNone
-}
-
-// over`,
-		`	return healthBad
-}
-
-// over`},
+	{"the breaker counts cancelled callers", "send.go",
+		`		return healthBad // the host had time enough
+	}
+	return healthNone`,
+		`		return healthBad // the host had time enough
+	}
+	return healthBad`},
 	{"unknown is treated as not sent", "certainty.go",
 		`		return CertaintyUnknown
 	}
@@ -310,7 +308,7 @@ var mutants = []mutant{
 		`		return CertaintyNotSent
 	}
 	if w.asked`},
-	{"the certainty is the last attempt's, not the worst", "call.go",
+	{"the certainty is the last attempt's, not the worst", "send.go",
 		`		c.certainty = worse(c.certainty, try.Certainty)`,
 		`		c.certainty = try.Certainty`},
 	{"the mark of a replay is not heeded", "repeat.go",
@@ -319,7 +317,7 @@ var mutants = []mutant{
 	}`,
 		``},
 	{"the mark of a recorded failure is not heeded", "repeat.go",
-		`	if h.Get(headerStatus) == executed && status >= 500 {
+		`	if first(h, headerStatus) == executed && status >= 500 {
 		return true
 	}`,
 		``},
@@ -344,19 +342,25 @@ var mutants = []mutant{
 		`	if c.t.Honors != nil && !c.t.Honors(req) {`,
 		`	if false {`},
 	{"a host that wants nothing is not held", "call.go",
-		`			c.state.hold(now.Add(min(wait, longestHold)))`,
+		`			c.host.v.hold(now.Add(min(wait, longestHold)))`,
 		``},
 	{"the limit does not hold", "call.go",
 		`	if c.t.Limit == 0 {
 		return true`,
 		`	if c.t.Limit >= 0 {
 		return true`},
-	{"net/http may send an attempt again", "call.go",
-		`c.getBody != nil && !netHTTPResends(r.Header)`,
-		`c.getBody != nil`},
-	{"an attempt's timer is not stopped", "call.go",
-		`		late = !a.timer.Stop() && !a.over`,
-		`		late = false`},
+	{"net/http may send an attempt again", "send.go",
+		`c.getBody() != nil && !netHTTPResends(r.Header)`,
+		`c.getBody() != nil`},
+	{"an attempt's timer is not stopped", "attempt.go",
+		`		a.timer.Stop()
+	default: // nobody could have noticed a timer
+		a.timedOut = a.left(now) <= 0
+	}
+	a.over = true`,
+		`	default: // nobody could have noticed a timer
+		a.timedOut = a.left(now) <= 0
+	}`},
 	{"an answer that is not used is not closed", "call.go",
 		`		drain(c.resp)
 		c.resp = nil`,
@@ -373,10 +377,10 @@ var mutants = []mutant{
 	{"what was read for one attempt is missing from the next", "body.go",
 		`			t.mem = append(t.mem, t.last...)`,
 		``},
-	{"a reply that was cut short counts as an answer", "call.go",
-		`			try.Certainty = CertaintyUnknown // cut after its head`,
-		`			try.Certainty = CertaintyAnswered`},
-	{"an attempt may hang", "call.go",
-		`	a.startTimer(timeout, c.hasBody()`,
-		`	a.startTimer(100*timeout, c.hasBody()`},
+	{"a reply that was cut short counts as an answer", "send.go",
+		`		try.Certainty = CertaintyUnknown // cut after its head`,
+		`		try.Certainty = CertaintyAnswered`},
+	{"an attempt may hang", "send.go",
+		`a.bound(timeout, probe`,
+		`a.bound(100*timeout, probe`},
 }

@@ -1,0 +1,149 @@
+package oncehttp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/oncehttp/oncehttp"
+)
+
+func TestAttemptTimeoutHoldsForABaseThatHardlyLooks(t *testing.T) {
+	const timeout = time.Minute
+	for _, row := range []struct {
+		name string
+		wait func(ctx context.Context)
+		want time.Duration
+	}{
+		{"one that never looks at its context is late all the same", func(context.Context) { time.Sleep(2 * timeout) }, 2 * timeout},
+		{"one that looks late is ended on time", func(ctx context.Context) {
+			time.Sleep(timeout / 2)
+			<-ctx.Done()
+		}, timeout},
+		{"one that looks too late is ended at once", func(ctx context.Context) {
+			time.Sleep(2 * timeout)
+			<-ctx.Done()
+		}, 2 * timeout},
+	} {
+		for _, method := range []string{"GET", "POST"} {
+			t.Run(row.name+", "+method, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					body := &closeCounter{Reader: strings.NewReader("late")}
+					tr := &oncehttp.Transport{Attempts: 1, AttemptTimeout: timeout, Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+						row.wait(r.Context())
+						return &http.Response{StatusCode: 200, ProtoMajor: 1, Header: http.Header{}, Body: body, Request: r}, nil
+					})}
+					start := time.Now()
+					_, err := tr.RoundTrip(newRequest(t, t.Context(), method, "http://a.example/", ""))
+					var e *oncehttp.Error
+					if !errors.As(err, &e) || !e.Timeout() || e.Certainty != oncehttp.CertaintyUnknown {
+						t.Errorf("got %v, want a timeout of unknown outcome", err)
+					}
+					if got := time.Since(start); got != row.want {
+						t.Errorf("took %v, want %v", got, row.want)
+					}
+					if n := body.closed.Load(); n != 1 {
+						t.Errorf("the late answer was closed %d times, want once", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+type closeCounter struct {
+	io.Reader
+	closed atomic.Int32
+}
+
+func (c *closeCounter) Close() error {
+	c.closed.Add(1)
+	return nil
+}
+
+func TestAnAttemptsContextEndsWithTheAnswersBody(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		t.Run(fmt.Sprintf("somebody asked for it before that: %v", early), func(t *testing.T) {
+			var ctx context.Context
+			tr := &oncehttp.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				if ctx = r.Context(); early {
+					ctx.Done()
+				}
+				return noBase{}.RoundTrip(r)
+			})}
+			resp, err := tr.RoundTrip(newRequest(t, t.Context(), "GET", "http://a.example/", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if early && ctx.Err() != nil {
+				t.Errorf("before the body is read: got %v, want nil", ctx.Err())
+			}
+			resp.Body.Close()
+			select {
+			case <-ctx.Done():
+			default:
+				t.Error("the body is closed, and the attempt's context has not ended")
+			}
+			if ctx.Err() != context.Canceled {
+				t.Errorf("got %v, want context.Canceled", ctx.Err())
+			}
+			if err := resp.Request.Context().Err(); err != nil {
+				t.Errorf("the context of the answer's request has ended, too: %v", err)
+			}
+		})
+	}
+}
+
+// The caller's context ends an attempt, with its cause, though the attempt's own
+// context is made late.
+func TestAnAttemptHasTheCallersCancelCause(t *testing.T) {
+	why := errors.New("no longer wanted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var got error
+	tr := &oncehttp.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+		child, stop := context.WithCancel(r.Context())
+		defer stop()
+		cancel(why)
+		<-child.Done()
+		got = context.Cause(child)
+		return nil, child.Err()
+	})}
+	_, err := tr.RoundTrip(newRequest(t, ctx, "GET", "http://a.example/", ""))
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || got != why {
+		t.Errorf("got %v, and %v in the Base, want both to say why", err, got)
+	}
+}
+
+// A caller's own trace sees each connection once, and so does ours.
+func TestTheCallersTraceIsHeeded(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	tr := &oncehttp.Transport{Base: base}
+	var got, dialled atomic.Int32
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		GotConn:      func(httptrace.GotConnInfo) { got.Add(1) },
+		ConnectStart: func(string, string) { dialled.Add(1) },
+	})
+	resp, err := tr.RoundTrip(newRequest(t, ctx, "POST", srv.URL, "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodyOf(t, resp)
+	if got.Load() != 1 || dialled.Load() != 1 {
+		t.Errorf("GotConn ran %d times and ConnectStart %d times, want once each", got.Load(), dialled.Load())
+	}
+	if n := oncehttp.Attempts(resp).Tries[0].Conns; n != 1 {
+		t.Errorf("Conns = %d, want 1: net/http has not found the attempt's own trace", n)
+	}
+}
