@@ -12,8 +12,8 @@ import (
 // hotMost is what the Transport may allocate over what its Base does, for a call
 // that is answered at once.
 var hotMost = map[string]map[string]float64{
-	"AttemptTimeout off": {"GET": 1, "keyed POST": 7},
-	"all defaults":       {"GET": 2, "keyed POST": 7},
+	"AttemptTimeout off": {"GET": 1, "keyed POST": 6},
+	"all defaults":       {"GET": 2, "keyed POST": 6},
 }
 
 func TestACallThatIsAnsweredAllocatesLittle(t *testing.T) {

@@ -1,10 +1,12 @@
 package oncehttp_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -120,6 +122,74 @@ func TestAnAttemptHasTheCallersCancelCause(t *testing.T) {
 	_, err := tr.RoundTrip(newRequest(t, ctx, "GET", "http://a.example/", ""))
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || got != why {
 		t.Errorf("got %v, and %v in the Base, want both to say why", err, got)
+	}
+}
+
+// countedConn counts what is written at once.
+type countedConn struct {
+	net.Conn
+	writes *atomic.Int32
+}
+
+func (c countedConn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+func TestASmallBodyInMemoryIsSentInOnePieceWithItsHead(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if r.Header.Get("Fail") != "" && r.Header.Get("Idempotency-Key") != "" {
+			w.WriteHeader(503)
+		}
+		fmt.Fprint(w, len(b))
+	}))
+	defer srv.Close()
+	var writes atomic.Int32
+	base := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return countedConn{c, &writes}, err
+	}}
+	defer base.CloseIdleConnections()
+	tr := &oncehttp.Transport{Base: base, Attempts: 2, Backoff: noPause, Logger: quiet(),
+		Breaker: &oncehttp.Breaker{Disabled: true}, Budget: &oncehttp.Budget{Disabled: true}}
+	send := func(body io.Reader, header string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header != "" {
+			r.Header.Set(header, "yes")
+		}
+		length := r.ContentLength
+		writes.Store(0)
+		resp, err := tr.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bodyOf(t, resp); length > 0 && got != fmt.Sprint(length) {
+			t.Errorf("the server read %s bytes, want %d", got, length)
+		}
+		return int(writes.Load())
+	}
+	send(nil, "") // now the host is known to speak HTTP/1
+	text := strings.Repeat("x", 1000)
+	for _, row := range []struct {
+		name   string
+		body   io.Reader
+		header string
+		want   int
+	}{
+		{"bytes.Reader", bytes.NewReader([]byte(text)), "", 1},
+		{"strings.Reader", strings.NewReader(text), "", 1},
+		{"bytes.Buffer", bytes.NewBufferString(text), "", 1},
+		{"sent twice", strings.NewReader(text), "Fail", 2},
+		{"a reader of another kind", io.MultiReader(strings.NewReader(text)), "", 2},
+	} {
+		if got := send(row.body, row.header); row.want == 1 && got != 1 || got < row.want || row.header != "" && got != row.want {
+			t.Errorf("%s: %d writes, want %d", row.name, got, row.want)
+		}
 	}
 }
 

@@ -1,10 +1,13 @@
 package oncehttp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
+	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,6 +82,31 @@ func (u *upload) ended() {
 		(*end)()
 	}
 }
+
+// inMemory reports whether b is a reader over all of a body in memory, as
+// http.NewRequest makes it, and small enough to be read at once. To net/http such
+// a body is known. It sends it in one piece with the head, and any other, such as
+// a wrapper of ours, apart from that, for fear of its blocking.
+func inMemory(b io.ReadCloser, length int64) bool {
+	if t := reflect.TypeOf(b); t != nopCloser && t != nopCloserWriterTo {
+		return false
+	}
+	r, ok := reflect.ValueOf(b).Field(0).Interface().(interface{ Len() int })
+	if !ok || length > readAtOnce || int64(r.Len()) != length {
+		return false
+	}
+	switch r.(type) {
+	case *bytes.Reader, *bytes.Buffer, *strings.Reader:
+		return true
+	}
+	return false
+}
+
+// What io.NopCloser makes, which is how http.NewRequest wraps a reader.
+var (
+	nopCloser         = reflect.TypeOf(io.NopCloser(nil))
+	nopCloserWriterTo = reflect.TypeOf(io.NopCloser((*bytes.Reader)(nil)))
+)
 
 // A resent body still counts as its attempt's upload.
 type resent struct {

@@ -251,7 +251,9 @@ func (e *prepareError) Error() string        { return "Transport.Prepare: " + e.
 func (e *prepareError) Unwrap() error        { return e.err }
 func (e *prepareError) Is(target error) bool { return target == ErrFinal }
 
-// openBody makes the reader for the next attempt.
+// openBody makes the reader for the next attempt. A small body in memory goes to
+// net/http as it is, where the host speaks HTTP/1: there it leaves in one piece
+// with the head, and there is nothing to see of how it moves.
 func (c *call) openBody(a *attempt) (io.ReadCloser, error) {
 	var body io.ReadCloser
 	switch tape := c.tape(); {
@@ -265,6 +267,9 @@ func (c *call) openBody(a *attempt) (io.ReadCloser, error) {
 		if body, err = c.getBody()(); err != nil {
 			return nil, &bodyError{err}
 		}
+	}
+	if c.host.v.proto.Load() == 1 && inMemory(body, c.req.ContentLength) {
+		return body, nil
 	}
 	a.up = &upload{src: body, length: c.req.ContentLength}
 	return a.up, nil

@@ -1,6 +1,7 @@
 package oncehttp
 
 import (
+	"bytes"
 	"io"
 	"strings"
 	"testing"
@@ -22,3 +23,35 @@ func TestAnAbandonedAttemptReadsNoMoreOfTheBody(t *testing.T) {
 		t.Errorf("the new attempt reads %q, %v, want the whole body", got, err)
 	}
 }
+
+func TestInMemory(t *testing.T) {
+	text := "0123456789"
+	for _, row := range []struct {
+		name   string
+		body   io.Reader
+		length int64
+		want   bool
+	}{
+		{"a bytes.Reader", bytes.NewReader([]byte(text)), 10, true},
+		{"a strings.Reader", strings.NewReader(text), 10, true},
+		{"a bytes.Buffer", bytes.NewBufferString(text), 10, true},
+		{"one with less in it than Content-Length says", strings.NewReader(text), 11, false},
+		{"one with more in it", strings.NewReader(text), 9, false},
+		{"one whose length is not told", strings.NewReader(text), -1, false},
+		{"as much as is read at once", strings.NewReader(strings.Repeat("x", readAtOnce)), readAtOnce, true},
+		{"more than that", strings.NewReader(strings.Repeat("x", readAtOnce+1)), readAtOnce + 1, false},
+		{"another kind of reader", io.LimitReader(strings.NewReader(text), 10), 10, false},
+		{"one that looks similar", lengthy{strings.NewReader(text)}, 10, false},
+		{"none", nil, 0, false},
+	} {
+		if got := inMemory(io.NopCloser(row.body), row.length); got != row.want {
+			t.Errorf("%s: got %v, want %v", row.name, got, row.want)
+		}
+	}
+	if inMemory(struct{ io.ReadCloser }{io.NopCloser(strings.NewReader(text))}, 10) {
+		t.Error("a wrapper that may have a Close of its own passes")
+	}
+}
+
+// lengthy has the methods of a strings.Reader, and is none.
+type lengthy struct{ *strings.Reader }
