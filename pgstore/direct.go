@@ -38,11 +38,12 @@ func (d *direct) row(ctx context.Context, conn *pgx.Conn, sql string, args []any
 	}
 	p.flight.ctx, p.flight.conn = ctx, conn
 	d.overtimes.begin(&p.flight)
-	found, err = p.run(conn, sql, dest)
-	if cause := d.overtimes.end(&p.flight); cause != nil && err != nil {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return found, err
+	defer func() {
+		if cause := d.overtimes.end(&p.flight); cause != nil && err != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+	}()
+	return p.run(conn, sql, dest)
 }
 
 func (p *params) run(conn *pgx.Conn, sql string, dest []any) (found bool, err error) {

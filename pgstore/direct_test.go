@@ -19,6 +19,7 @@ func TestACallEndsSoonAfterItsContext(t *testing.T) {
 		b := newBlocker(t, pg, db)
 		b.run("select true from oncehttp_records for update")
 		for name, want := range map[string]error{"a deadline": context.DeadlineExceeded, "a cancellation": context.Canceled} {
+			mustClaim(t, s, newOp("key"), oncehttp.ClaimRunning) // so there is a connection, for which it need not wait
 			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 			if want == context.Canceled {
 				cancel()
@@ -71,5 +72,31 @@ func TestStatementsArePreparedAgain(t *testing.T) {
 		}
 		mustClaim(t, s, op, oncehttp.ClaimAcquired)
 		mustClaim(t, s, newOp(v.code), oncehttp.ClaimRunning)
+	}
+}
+
+// What a replay costs this process is what keeps a server that is asked for many from
+// doing more of them.
+func TestAReplayAllocatesLittle(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	pg := services.Postgres(t)
+	s := migrated(t, pgstore.New(openPool(t, pg.DSN(pg.Database(t)), 1), quiet))
+	op := newOp("key")
+	mustClaim(t, s, op, oncehttp.ClaimAcquired)
+	if err := s.Complete(t.Context(), op, []byte("head"), []byte("body"), keep); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	twin := newOp("key")
+	const most = 20
+	if got := testing.AllocsPerRun(200, func() {
+		if c, err := s.Claim(ctx, twin, lease, keep); err != nil || c.Status != oncehttp.ClaimDone {
+			t.Fatalf("got %v, %v", c.Status, err)
+		}
+	}); got > most {
+		t.Errorf("a replay allocates %v objects, want %d at most", got, most)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -185,11 +186,11 @@ type wanted struct {
 func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim, error) {
 	token := packToken(w.op.Token)
 	args := []any{rowID(w.op.Key), token, identity(w.op), micros(w.lease), micros(w.keep), w.begins, []byte(w.op.Key)}
+	r := claimedPool.Get().(*claimed)
+	defer claimedPool.Put(r)
 	for try := 0; ; try++ {
-		var r row
-		var same bool
-		found, err := s.row(ctx, q, s.sql.claim, args,
-			&r.fresh, &same, &r.now, &r.token, &r.ident, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body)
+		r.row = row{}
+		found, err := s.row(ctx, q, s.sql.claim, args, r.dest[:]...)
 		switch {
 		case err != nil:
 			return oncehttp.Claim{}, err
@@ -201,12 +202,12 @@ func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim,
 				Left:        max(min(r.lapses.Sub(r.now), w.lease), 1), // it may have waited for an insertion that failed
 				Holder:      1,
 			}, nil
-		case found && !same:
+		case found && !r.same:
 			return oncehttp.Claim{}, errDigest
 		case found:
 			own := bytes.Equal(r.token, token)
 			if !own && r.holder > 1 && !r.expired() {
-				if _, err := s.gone(ctx, q, args[0], &r); err != nil {
+				if _, err := s.gone(ctx, q, args[0], &r.row); err != nil {
 					return oncehttp.Claim{}, err
 				}
 			}
@@ -237,6 +238,20 @@ func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim,
 		}
 	}
 }
+
+// A claimed is what the statement of a claim returns, and where to. They are used
+// again: a replay costs little else that is as large.
+type claimed struct {
+	row
+	same bool // it is the same key
+	dest [11]any
+}
+
+var claimedPool = sync.Pool{New: func() any {
+	r := new(claimed)
+	r.dest = [...]any{&r.fresh, &r.same, &r.now, &r.token, &r.ident, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body}
+	return r
+}}
 
 // leastLeft is what is left to a claim that has no lease any more but a
 // transaction that holds it.
