@@ -382,7 +382,8 @@ func WithAction(ctx context.Context, action string) context.Context {
 	case p.kind == keyGiven:
 		s.id = sumParts(actionDomain, "action in key", p.shown, action)
 	default:
-		s.id = sumParts(actionDomain, "action in action", string(p.id[:]), action)
+		id := p.identity()
+		s.id = sumParts(actionDomain, "action in action", string(id[:]), action)
 	}
 	if action == "" {
 		s.bad = ErrBadAction
@@ -406,11 +407,8 @@ func KeyFromContext(ctx context.Context) (string, bool) {
 // caller's key callerKey, recorded under recordKey and bound to binding. Requests
 // made with it run under an implicit action.
 func withRecord(ctx context.Context, callerKey, recordKey string, binding [32]byte) context.Context {
-	x := &recordContext{Context: ctx}
-	s := &x.source
-	*s = keySource{kind: keyImplicit, shown: callerKey, shows: callerKey != ""}
-	s.id = sumParts(actionDomain, "record", recordKey, string(binding[:]))
-	s.mem = &s.own
+	x := new(recordContext)
+	x.init(ctx, callerKey, recordKey, binding)
 	return x
 }
 
@@ -420,6 +418,14 @@ func withRecord(ctx context.Context, callerKey, recordKey string, binding [32]by
 type recordContext struct {
 	context.Context
 	source keySource
+}
+
+func (x *recordContext) init(ctx context.Context, callerKey, recordKey string, binding [32]byte) {
+	x.Context = ctx
+	s := &x.source
+	*s = keySource{kind: keyImplicit, shown: callerKey, shows: callerKey != ""}
+	s.record, s.binding = recordKey, binding
+	s.mem = &s.own
 }
 
 func (x *recordContext) Value(k any) any {
@@ -444,10 +450,22 @@ type keySource struct {
 	kind  keyKind
 	shown string // what KeyFromContext answers; for keyGiven the key to send
 	shows bool
-	id    [32]byte // what the keys of an action derive from
+	id    [32]byte // what the keys of a keyAction derive from; see identity
 	bad   error    // why no request can be made
 	mem   *actionMemory
 	own   actionMemory // mem of an outermost source: one allocation for both
+
+	record  string   // of a keyImplicit: its record's key,
+	binding [32]byte // and to whom that is bound
+}
+
+// identity is what the keys of an action derive from. That of a handler is worked out
+// when it is needed: most handlers make no requests.
+func (s *keySource) identity() [32]byte {
+	if s.kind == keyImplicit {
+		return sumParts(actionDomain, "record", s.record, string(s.binding[:]))
+	}
+	return s.id
 }
 
 type keyKind int
@@ -511,7 +529,8 @@ func (s *keySource) actionKey(method, origin, path string, fp [32]byte, known bo
 	if path == "" {
 		path = "/"
 	}
-	sum := sumParts(actionDomain, "request", string(s.id[:]), method, origin, path)
+	id := s.identity()
+	sum := sumParts(actionDomain, "request", string(id[:]), method, origin, path)
 	if !known {
 		return hexKey("oa1_", &sum), nil
 	}
@@ -519,7 +538,7 @@ func (s *keySource) actionKey(method, origin, path string, fp [32]byte, known bo
 	case met == metSame:
 		return hexKey("oa1_", &sum), nil
 	case s.kind == keyImplicit:
-		sum = sumParts(actionDomain, "request with fingerprint", string(s.id[:]), method, origin, path, string(fp[:]))
+		sum = sumParts(actionDomain, "request with fingerprint", string(id[:]), method, origin, path, string(fp[:]))
 		return hexKey("oa1_", &sum), nil
 	case met == metFull:
 		return "", fmt.Errorf("%w: %s %s%s cannot be compared with the %d before it, so it was not sent; "+

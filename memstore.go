@@ -2,12 +2,14 @@ package oncehttp
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"math"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -118,7 +120,10 @@ func (s *MemoryStore) take(ctx context.Context, op Op, lease, keep time.Duration
 	n, bytes := s.table.n, s.table.bytes
 	many := s.records.crossed(int64(n), int64(s.maxRecords()))
 	large := s.size.crossed(bytes, s.maxBytes())
-	rate := s.pace.rate(now)
+	var rate float64
+	if many || large {
+		rate = s.pace.rate(now)
+	}
 	s.mu.Unlock()
 
 	if many || large { // not under the lock: a Logger may be slow, or call us
@@ -126,6 +131,18 @@ func (s *MemoryStore) take(ctx context.Context, op Op, lease, keep time.Duration
 	}
 	return c, err
 }
+
+// memToken returns a token for a claim in a MemoryStore. Only other tokens in the same
+// store matter, of which nobody else learns, so counting is enough. What comes before
+// the count keeps it apart from tokens that others make. A clone of the process, as of a
+// virtual machine, has a store of its own too.
+func memToken() string {
+	b := [16]byte{'o', 'n', 'c', 'e', 'h', 't', 't', 'p'}
+	binary.BigEndian.PutUint64(b[8:], memTokens.Add(1))
+	return string(b[:])
+}
+
+var memTokens atomic.Uint64
 
 // Renew implements [Store]. On a record that op.Token completed it is nil and
 // changes nothing.

@@ -659,10 +659,10 @@ func TestMiddlewareGivesTheHandlersRequestsAnActionOfTheirOwn(t *testing.T) {
 							t.Fatalf("%+v, %q", src, got)
 						}
 						who := fmt.Sprint(scope, path, key, auth)
-						if other, ok := seen[src.id]; ok {
+						if other, ok := seen[src.identity()]; ok {
 							t.Errorf("%s and %s would call on under the same keys", who, other)
 						}
-						seen[src.id] = who
+						seen[src.identity()] = who
 					})), key, func(r *http.Request) {
 						r.RequestURI = path
 						if auth != "" {

@@ -81,6 +81,7 @@ type Once struct {
 	busy      busy
 	rooms     rooms
 	deadlines deadlines
+	beats     beats
 }
 
 const (
@@ -328,7 +329,7 @@ func (o *Once) do(ctx context.Context, r *run, w work) (Answer, error) {
 		return refused, errors.New("oncehttp: Op.Key is empty")
 	}
 	if r.op.Token == "" {
-		r.op.Token = NewToken()
+		r.op.Token = o.newToken()
 	}
 	r.once = o
 	r.base = context.WithoutCancel(ctx)
@@ -353,6 +354,15 @@ func (o *Once) do(ctx context.Context, r *run, w work) (Answer, error) {
 		o.undo(r, forWholeLease)
 	}
 	return Answer{kind, c.Head, c.Body, c.BodyDropped, true, c.Holder}, nil
+}
+
+// newToken returns a token for a claim. A MemoryStore's are compared in no other
+// process, so they need not be random, which a system call would have to make them.
+func (o *Once) newToken() string {
+	if _, ok := o.Store.(*MemoryStore); ok {
+		return memToken()
+	}
+	return NewToken()
 }
 
 // acquire gets the claim, and OutcomeRan, or learns how the work ended, or that
@@ -461,7 +471,8 @@ func (o *Once) confirm(r *run, c *Claim, w *wait) error {
 		}
 	}
 	lease := o.lease()
-	if c.Left < lease/2 || time.Since(r.asked) > lease/3 {
+	r.acquired = time.Now()
+	if c.Left < lease/2 || r.acquired.Sub(r.asked) > lease/3 {
 		// The answer took so long that the lease may be over before the first
 		// heartbeat, and the key be somebody else's.
 		err := o.renew(r.call(o.patience()), r.op, lease)
@@ -472,6 +483,7 @@ func (o *Once) confirm(r *run, c *Claim, w *wait) error {
 			r.unanswered = true
 			return fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
 		}
+		r.acquired = time.Now()
 	}
 	return nil
 }
@@ -492,8 +504,8 @@ func (o *Once) execute(r *run, w work) (a Answer, err error) {
 		// logs it.
 		if !returned {
 			head, body, v := w.died()
-			r.died = true
-			r.fate, _ = o.settle(r, head, body, v)
+			r.died, r.fate = true, new(Answer)
+			*r.fate, _ = o.settle(r, head, body, v)
 		}
 	}()
 	head, body, v := w.run(r)
@@ -503,14 +515,15 @@ func (o *Once) execute(r *run, w work) (a Answer, err error) {
 
 // settle tells the store how the work ended, and the caller what to answer.
 func (o *Once) settle(r *run, head, body []byte, v verdict) (Answer, error) {
-	lost := r.finish()
+	now := time.Now()
+	lost := r.finish(now)
 	a := Answer{Kind: OutcomeRan, Head: head, Body: body, Holder: r.holder}
 	switch v {
 	case verdictRecord:
 		if lost {
 			return o.afterLoss(r)
 		}
-		switch err := o.record(r, head, body); {
+		switch err := o.record(r, now, head, body); {
 		case err == nil:
 			r.stop()
 			a.Recorded = true
@@ -561,11 +574,11 @@ func (o *Once) end(r *run) error {
 	return o.release(r.call(o.patience()), r.op)
 }
 
-// record waits for the store to take the answer, up to Wait.
-func (o *Once) record(r *run, head, body []byte) error {
-	until := time.Now().Add(max(o.wait(), minRecording))
+// record waits for the store to take the answer, up to Wait from now.
+func (o *Once) record(r *run, now time.Time, head, body []byte) error {
+	left := max(o.wait(), minRecording)
+	until := now.Add(left)
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		left := time.Until(until)
 		err := o.complete(r.call(min(left, o.patience())), r.op, head, body, o.keep())
 		if err == nil || errors.Is(err, ErrClaimLost) {
 			return err
@@ -574,6 +587,7 @@ func (o *Once) record(r *run, head, body []byte) error {
 			return err
 		}
 		time.Sleep(pause)
+		left = time.Until(until)
 	}
 }
 

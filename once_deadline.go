@@ -26,11 +26,9 @@ type callCtx struct {
 	place int // in all, from 1 on; 0: not there
 }
 
-// newCall returns the context of a store call that is not the caller's.
-func (o *Once) newCall(base context.Context) *callCtx {
-	c := new(callCtx)
-	o.deadlines.start(c, base, o.patience())
-	return c
+// newCall returns the context of a store call that may take d.
+func (o *Once) newCall(base context.Context, d time.Duration) *callCtx {
+	return &callCtx{Context: base, deadline: time.Now().Add(d), all: &o.deadlines}
 }
 
 // Deadline implements context.Context.
@@ -112,11 +110,6 @@ type deadlines struct {
 	calls byDeadline
 	timer *time.Timer
 	next  time.Time // when the timer fires; zero: never
-}
-
-// start makes c the context of a call that may take d.
-func (d *deadlines) start(c *callCtx, base context.Context, patience time.Duration) {
-	c.Context, c.deadline, c.all = base, time.Now().Add(patience), d
 }
 
 // add has a call ended at its deadline.

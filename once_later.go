@@ -17,7 +17,7 @@ func (o *Once) recordLater(r *run, head, body []byte) {
 		until := time.Now().Add(o.recording())
 		for pause := 100 * time.Millisecond; ; pause = min(2*pause, o.lease()/3) {
 			time.Sleep(pause)
-			err := o.complete(o.newCall(r.base), r.op, head, body, o.keep())
+			err := o.complete(o.newCall(r.base, o.patience()), r.op, head, body, o.keep())
 			switch {
 			case err == nil:
 				r.log(slog.LevelInfo, "oncehttp: an answer that went out unconfirmed is now recorded")
@@ -76,7 +76,7 @@ func (u *undoing) try() {
 	}
 	since := time.Since(u.began)
 	enough, last := u.how == untilDone || since >= lease, since >= end
-	call := u.o.newCall(u.base)
+	call := u.o.newCall(u.base, u.o.patience())
 	var err error
 	if u.orphan {
 		err = u.o.renew(call, u.op, 0)

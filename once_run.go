@@ -54,6 +54,7 @@ type run struct {
 	method, path string // of the request, for logs
 
 	asked       time.Time // when the store was last asked for the claim
+	acquired    time.Time // when it had been given and was confirmed
 	unanswered  bool      // and once did not answer, so a claim may still be on its way
 	tookOver    bool      // others have held the key, or may have
 	transaction bool      // the store's transaction holds the claim
@@ -61,25 +62,26 @@ type run struct {
 
 	saidRelease, saidUnknown atomic.Bool
 
-	died bool   // the work panicked, or ended its goroutine
-	fate Answer // then: what became of its key
+	died bool    // the work panicked, or ended its goroutine
+	fate *Answer // then: what became of its key
 
 	mu       sync.Mutex
 	deadline time.Time
 	std      context.Context // made when it is first needed; see context
 	cancel   context.CancelCauseFunc
 	stopStd  context.CancelFunc
-	lost     bool        // the claim was, while the work ran
-	over     bool        // the work has returned
-	stopped  bool        // no more heartbeat
-	beat     *time.Timer // nil within a transaction
-	beatTill time.Time
+	lost     bool          // the claim was, while the work ran
+	over     bool          // the work has returned
+	stopped  bool          // no more heartbeat
+	beat     *time.Timer   // from the first heartbeat on
 	beatCall *callCtx      // the renewal that is under way
 	beatDone chan struct{} // closed when it is over
 	failing  bool          // the last renewal failed
 
-	calls  [2]callCtx
-	ncalls int
+	// What beats keeps of the run until its first heartbeat.
+	firstBeat          time.Time
+	prevBeat, nextBeat *run
+	waits              bool
 }
 
 var errTimeout = errors.New("oncehttp: the work ran longer than its Timeout allows")
@@ -96,17 +98,12 @@ func (r *run) log(level slog.Level, msg string, args ...any) {
 // start begins the work's time and its heartbeat.
 func (r *run) start() {
 	r.startWithin()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.beatTill = r.deadline.Add(r.once.lease())
-	r.beat = time.AfterFunc(r.once.lease()/3, r.heartbeat)
+	r.once.beats.add(r, r.once.lease()/3)
 }
 
-// startWithin begins the work's time.
+// startWithin begins the work's time. Nobody else has the run yet.
 func (r *run) startWithin() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.deadline = time.Now().Add(r.once.timeout())
+	r.deadline = r.acquired.Add(r.once.timeout())
 }
 
 // heartbeat renews the claim once. The timer is armed first, so that a store
@@ -118,7 +115,7 @@ func (r *run) heartbeat() {
 		r.mu.Unlock()
 		return
 	}
-	if !time.Now().Before(r.beatTill) {
+	if !time.Now().Before(r.deadline.Add(lease)) {
 		r.stopped = true
 		over := r.over
 		r.mu.Unlock()
@@ -127,12 +124,16 @@ func (r *run) heartbeat() {
 		}
 		return
 	}
-	r.beat.Reset(lease / 3)
+	if r.beat == nil {
+		r.beat = time.AfterFunc(lease/3, r.heartbeat)
+	} else {
+		r.beat.Reset(lease / 3)
+	}
 	if r.beatCall != nil { // the one before still hangs
 		r.mu.Unlock()
 		return
 	}
-	call := r.once.newCall(r.base)
+	call := r.once.newCall(r.base, r.once.patience())
 	r.beatCall, r.beatDone = call, make(chan struct{})
 	r.mu.Unlock()
 
@@ -175,8 +176,8 @@ func (r *run) heartbeat() {
 var errLost = fmt.Errorf("oncehttp: the work's right to run is gone: %w", ErrClaimLost)
 
 // finish ends the work's context. It reports whether the claim was lost.
-func (r *run) finish() (lost bool) {
-	if r.Err() == context.DeadlineExceeded {
+func (r *run) finish(now time.Time) (lost bool) {
+	if r.err(now) == context.DeadlineExceeded {
 		r.log(slog.LevelWarn, "oncehttp: work ran longer than its Timeout allows", "timeout", r.once.timeout())
 	}
 	r.mu.Lock()
@@ -198,6 +199,7 @@ func (r *run) stop() {
 	}
 	call, done := r.beatCall, r.beatDone
 	r.mu.Unlock()
+	r.once.beats.remove(r)
 	if call == nil {
 		return
 	}
@@ -212,17 +214,13 @@ func (r *run) stop() {
 	}
 }
 
-// call returns the context of one store call from the caller's goroutine.
-func (r *run) call(d time.Duration) *callCtx {
-	var c *callCtx
-	if r.ncalls < len(r.calls) {
-		c = &r.calls[r.ncalls]
-		r.ncalls++
-	} else {
-		c = new(callCtx)
+// call returns the context of one store call from the caller's goroutine, which may
+// take d.
+func (r *run) call(d time.Duration) context.Context {
+	if _, ok := r.once.Store.(*MemoryStore); ok {
+		return context.Background() // it asks nobody, so there is nothing to wait for
 	}
-	r.once.deadlines.start(c, r.base, d)
-	return c
+	return r.once.newCall(r.base, d)
 }
 
 // A run is a context. What context's own types offer (children without a
@@ -255,7 +253,9 @@ func (r *run) Deadline() (time.Time, bool) { return r.deadline, true }
 func (r *run) Done() <-chan struct{} { return r.context().Done() }
 
 // Err implements context.Context.
-func (r *run) Err() error {
+func (r *run) Err() error { return r.err(time.Now()) }
+
+func (r *run) err(now time.Time) error {
 	r.mu.Lock()
 	std, ended, deadline := r.std, r.lost || r.over, r.deadline
 	r.mu.Unlock()
@@ -264,7 +264,7 @@ func (r *run) Err() error {
 		return std.Err()
 	case ended:
 		return context.Canceled
-	case !time.Now().Before(deadline):
+	case !now.Before(deadline):
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -294,7 +294,7 @@ func (r *run) ended() bool { return r.Err() != nil }
 // The store's methods, each of which may panic: that is an error like any other,
 // because a store's fault must not end the process from within a timer.
 
-func (o *Once) claim(ctx *callCtx, op Op, takeOver bool) (c Claim, err error) {
+func (o *Once) claim(ctx context.Context, op Op, takeOver bool) (c Claim, err error) {
 	defer o.guard("Claim", ctx, &err)
 	if takeOver {
 		return o.Store.TakeOver(ctx, op, o.lease(), o.keep())
@@ -302,23 +302,25 @@ func (o *Once) claim(ctx *callCtx, op Op, takeOver bool) (c Claim, err error) {
 	return o.Store.Claim(ctx, op, o.lease(), o.keep())
 }
 
-func (o *Once) renew(ctx *callCtx, op Op, lease time.Duration) (err error) {
+func (o *Once) renew(ctx context.Context, op Op, lease time.Duration) (err error) {
 	defer o.guard("Renew", ctx, &err)
 	return o.Store.Renew(ctx, op, lease)
 }
 
-func (o *Once) complete(ctx *callCtx, op Op, head, body []byte, keep time.Duration) (err error) {
+func (o *Once) complete(ctx context.Context, op Op, head, body []byte, keep time.Duration) (err error) {
 	defer o.guard("Complete", ctx, &err)
 	return o.Store.Complete(ctx, op, head, body, keep)
 }
 
-func (o *Once) release(ctx *callCtx, op Op) (err error) {
+func (o *Once) release(ctx context.Context, op Op) (err error) {
 	defer o.guard("Release", ctx, &err)
 	return o.Store.Release(ctx, op)
 }
 
-func (o *Once) guard(method string, ctx *callCtx, err *error) {
-	ctx.end(context.Canceled)
+func (o *Once) guard(method string, ctx context.Context, err *error) {
+	if c, ok := ctx.(*callCtx); ok {
+		c.end(context.Canceled)
+	}
 	if p := recover(); p != nil {
 		*err = o.panicked(method, p)
 	}

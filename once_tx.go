@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"time"
 )
 
 // transact runs the work inside a transaction of the store. There is no
@@ -24,12 +25,13 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 		case started && !returned:
 			// A panic of the work itself goes on. Nothing was committed, since
 			// only the work's return could have asked for it.
-			r.finish()
-			r.died, r.fate = true, o.panickedWithin(r)
+			r.finish(time.Now())
+			fate := o.panickedWithin(r)
+			r.died, r.fate = true, &fate
 			return
 		}
 		if p := recover(); p != nil {
-			r.finish()
+			r.finish(time.Now())
 			a, err = o.transacted(r, a, v, started, o.panicked("Transact", p))
 			r.goOn(panicked, a)
 		}
@@ -59,7 +61,7 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 		returned = true
 		return a.Head, a.Body, r.txEnd(v)
 	})
-	r.finish()
+	r.finish(time.Now())
 	a, err = o.transacted(r, a, v, started, err)
 	r.goOn(panicked, a)
 	if undone && err == nil { // what work answered must not go out
@@ -72,7 +74,7 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 // goOn panics with what work panicked with, if it did.
 func (r *run) goOn(panicked any, fate Answer) {
 	if panicked != nil {
-		r.died, r.fate = true, fate
+		r.died, r.fate = true, &fate
 		panic(panicked)
 	}
 }

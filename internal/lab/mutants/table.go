@@ -128,9 +128,9 @@ var mutants = []mutant{
 		}
 		switch`},
 	{"an answer is sent before it is recorded", "once.go",
-		`		switch err := o.record(r, head, body); {
+		`		switch err := o.record(r, now, head, body); {
 		case err == nil:`,
-		`		go o.record(r, append([]byte(nil), head...), append([]byte(nil), body...))
+		`		go o.record(r, now, append([]byte(nil), head...), append([]byte(nil), body...))
 		switch err := error(nil); {
 		case err == nil:`},
 	{"an unknown outcome frees the key", "once.go",
@@ -145,21 +145,30 @@ var mutants = []mutant{
 		`	case x.r.saidUnknown.Load() && (frees || fails):
 		return verdictRecord`},
 	{"the heartbeat is missing", "once_run.go",
-		`time.AfterFunc(r.once.lease()/3, r.heartbeat)`,
-		`time.AfterFunc(1000*r.once.lease(), r.heartbeat)`},
+		`	r.once.beats.add(r, r.once.lease()/3)`,
+		``},
 	{"the heartbeat beats once", "once_run.go",
-		`	r.beat.Reset(lease / 3)
-	if r.beatCall`,
-		`	if r.beatCall`},
+		`	if r.beat == nil {
+		r.beat = time.AfterFunc(lease/3, r.heartbeat)
+	} else {
+		r.beat.Reset(lease / 3)
+	}`,
+		`	if r.beat == nil {
+		r.beat = time.AfterFunc(1000*lease, r.heartbeat)
+	}`},
 	{"the heartbeat never ends", "once_run.go",
-		`r.beatTill = r.deadline.Add(r.once.lease())`,
-		`r.beatTill = r.deadline.Add(1000 * r.once.lease())`},
+		`if !time.Now().Before(r.deadline.Add(lease)) {`,
+		`if !time.Now().Before(r.deadline.Add(1000 * lease)) {`},
 	{"the heartbeat goes on when the work is done", "once_run.go",
 		`	r.stopped = true
 	if r.beat != nil {
 		r.beat.Stop()
-	}`,
-		``},
+	}
+	call, done := r.beatCall, r.beatDone
+	r.mu.Unlock()
+	r.once.beats.remove(r)`,
+		`	call, done := r.beatCall, r.beatDone
+	r.mu.Unlock()`},
 	{"the work is not told that its claim is lost", "once_run.go",
 		`		r.lost, r.stopped = true, true
 		r.beat.Stop()
@@ -169,8 +178,8 @@ var mutants = []mutant{
 		`		r.stopped = true
 		r.beat.Stop()`},
 	{"the work is not told that its time is over", "once_run.go",
-		`	r.deadline = time.Now().Add(r.once.timeout())`,
-		`	r.deadline = time.Now().Add(100 * r.once.timeout())`},
+		`	r.deadline = r.acquired.Add(r.once.timeout())`,
+		`	r.deadline = r.acquired.Add(100 * r.once.timeout())`},
 	{"the client's context is the handler's", "once.go",
 		`r.base = context.WithoutCancel(ctx)`,
 		`r.base = ctx`},
