@@ -403,15 +403,6 @@ func KeyFromContext(ctx context.Context) (string, bool) {
 	return s.shown, s.shows
 }
 
-// withRecord returns the context of a handler that serves the request with the
-// caller's key callerKey, recorded under recordKey and bound to binding. Requests
-// made with it run under an implicit action.
-func withRecord(ctx context.Context, callerKey, recordKey string, binding [32]byte) context.Context {
-	x := new(recordContext)
-	x.init(ctx, callerKey, recordKey, binding)
-	return x
-}
-
 // A recordContext is the context of a handler. It also hides that the handler may
 // have been called, in one process, by way of a Transport: its own requests are
 // new ones, which need a Transport's care.
@@ -420,6 +411,9 @@ type recordContext struct {
 	source keySource
 }
 
+// init makes it the context of a handler that serves the request with the caller's key
+// callerKey, recorded under recordKey and bound to binding. Requests made with it run
+// under an implicit action.
 func (x *recordContext) init(ctx context.Context, callerKey, recordKey string, binding [32]byte) {
 	x.Context = ctx
 	s := &x.source

@@ -244,8 +244,21 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	x := &exchange{p: p, w: w, req: r, began: time.Now(), callerKey: key}
+	x := &exchange{p: p, w: w, req: r, callerKey: key}
+	if p.m.OnOutcome != nil || writeTimeout(r) > 0 {
+		x.began = time.Now()
+	}
 	x.serve(err)
+}
+
+// writeTimeout is what the server's WriteTimeout allows a request from its beginning
+// to the end of its answer; zero: as long as it takes.
+func writeTimeout(r *http.Request) time.Duration {
+	s, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
+	if s == nil {
+		return 0
+	}
+	return s.WriteTimeout
 }
 
 // An exchange is one request with a key, and its answer.
@@ -253,16 +266,22 @@ type exchange struct {
 	p         *protected
 	w         http.ResponseWriter
 	req       *http.Request
-	began     time.Time
+	began     time.Time // if somebody wants to know
 	callerKey string
 	data      []byte // the request's body
 	form      string // or what an outer layer made of it
-	body      bodyReader
 	r         run
-	c         capture
+	h         *handling // nil if the handler was not called
 	out       Outcome
 	nested    bool
-	ran       bool // the handler, at least once
+	room      [64]byte // for a short body
+}
+
+// A handling is what a handler is called with.
+type handling struct {
+	c    capture
+	ctx  recordContext
+	body bodyReader
 }
 
 func (x *exchange) serve(keyErr error) {
@@ -533,7 +552,10 @@ func (x *exchange) readBody() *Refusal {
 	if r.ContentLength >= 0 {
 		size = min(r.ContentLength+1, 32<<10) // one more, to see the end
 	}
-	b := make([]byte, 0, size)
+	b := x.room[:0]
+	if size > int64(len(x.room)) {
+		b = make([]byte, 0, size)
+	}
 	for {
 		if len(b) == cap(b) {
 			b = slices.Grow(b, 1)
@@ -622,8 +644,7 @@ func (x *exchange) pass() {
 	r := x.req
 	if x.data != nil {
 		r = r.WithContext(r.Context())
-		x.body.b = x.data
-		r.Body = &x.body
+		r.Body = &bodyReader{b: x.data}
 	}
 	x.p.next.ServeHTTP(x.w, r)
 }
@@ -631,35 +652,39 @@ func (x *exchange) pass() {
 // protect has the handler run, unless it has run already, and answers.
 func (x *exchange) protect() {
 	m := x.p.m
-	x.c.w, x.c.r = x.w, &x.r
-	x.c.limit, x.c.test, x.c.wait = m.maxResponse(), m.Record, max(m.once.wait(), minReading)
-	_, x.c.hold = m.Store.(Transactor)
-	if s, ok := x.req.Context().Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 {
-		x.c.writeBy = x.began.Add(s.WriteTimeout)
-	}
-
 	a, err := m.once.do(x.req.Context(), &x.r, x)
 	x.out.Kind, x.out.Recorded, x.out.Holder = a.Kind, a.Recorded, a.Holder
+	if x.h != nil && x.answerOwn(&a, err) {
+		return
+	}
+	if err != nil {
+		x.refuse(refuse(err))
+		return
+	}
+	x.replay(&a)
+}
+
+// answerOwn answers with what the handler wrote, or reports false if that is not the
+// answer.
+func (x *exchange) answerOwn(a *Answer, err error) bool {
+	c := &x.h.c
 	own := err == nil && (a.Kind == OutcomeRan || a.Kind == OutcomeReleased || a.Kind == OutcomeUnknown)
 	switch {
-	case x.c.streaming && (!own || x.c.announced && !a.Recorded && m.Orphan == OrphanRerun):
+	case c.streaming && (!own || c.announced && !a.Recorded && x.p.m.Orphan == OrphanRerun):
 		// What the client has of this answer is not, or may not be, what repeats
 		// will get.
-		x.out.Kind, x.out.Status = OutcomeUnknown, x.c.status
+		x.out.Kind, x.out.Status = OutcomeUnknown, c.status
 		panic(http.ErrAbortHandler)
-	case x.c.streaming:
-		x.out.Status = x.c.status
-		x.c.finish()
+	case c.streaming:
+		x.out.Status = c.status
 	case own:
-		x.out.Status = x.c.status
-		x.c.send(a.Recorded)
-	case err != nil:
-		x.c.undo()
-		x.refuse(refuse(err))
+		x.out.Status = c.status
+		c.send(a.Recorded)
 	default:
-		x.c.undo()
-		x.replay(&a)
+		c.undo()
+		return false
 	}
+	return true
 }
 
 func (x *exchange) replay(a *Answer) {
@@ -673,23 +698,37 @@ func (x *exchange) replay(a *Answer) {
 
 // run is the work: the handler.
 func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
-	if x.ran { // and was rolled back, so its answer never was
-		x.c.again()
-		x.body = bodyReader{}
-	}
-	x.ran = true
-	r := x.req.WithContext(withRecord(ctx, x.callerKey, x.r.op.Key, x.r.op.Binding))
+	x.prepareHandling(ctx)
+	h := x.h
+	r := x.req.WithContext(&h.ctx)
 	if x.data != nil {
-		x.body.b = x.data
-		r.Body = &x.body
+		h.body = bodyReader{b: x.data}
+		r.Body = &h.body
 	}
 	defer x.sweep(r)
-	x.p.next.ServeHTTP(&x.c, r)
-	x.c.end()
+	x.p.next.ServeHTTP(&h.c, r)
+	h.c.end()
 	if v = x.verdict(); v == verdictRecord {
-		head, body = x.c.record()
+		head, body = h.c.record()
 	}
 	return head, body, v
+}
+
+// prepareHandling makes what the handler is called with.
+func (x *exchange) prepareHandling(ctx context.Context) {
+	if x.h != nil { // it was called and rolled back, so its answer never was
+		x.h.c.undo()
+	}
+	m := x.p.m
+	x.h = new(handling)
+	c := &x.h.c
+	c.w, c.r = x.w, &x.r
+	c.limit, c.test, c.wait = m.maxResponse(), m.Record, max(m.once.wait(), minReading)
+	_, c.hold = m.Store.(Transactor)
+	if d := writeTimeout(x.req); d > 0 {
+		c.writeBy = x.began.Add(d)
+	}
+	x.h.ctx.init(ctx, x.callerKey, x.r.op.Key, x.r.op.Binding)
 }
 
 // sweep does for the handler's request what the server does for its own.
@@ -704,24 +743,25 @@ func (x *exchange) sweep(r *http.Request) {
 
 // died is what is recorded of a handler that panicked.
 func (x *exchange) died() (head, body []byte, v verdict) {
-	x.c.die()
+	x.h.c.die()
 	if x.r.saidUnknown.Load() {
 		return nil, nil, verdictUnknown
 	}
-	head, body = x.c.record()
+	head, body = x.h.c.record()
 	return head, body, verdictRecord
 }
 
 // verdict says what becomes of the handler's answer.
 func (x *exchange) verdict() verdict {
-	frees := !x.c.isAnswer() || x.r.saidRelease.Load()
-	fails := x.c.status >= 500
+	c := &x.h.c
+	frees := !c.isAnswer() || x.r.saidRelease.Load()
+	fails := c.status >= 500
 	switch {
 	case x.r.saidUnknown.Load() && (frees || fails):
 		return verdictUnknown
 	case x.r.transaction && (frees || fails || x.r.ended()):
 		return verdictFree // whatever it did is rolled back
-	case frees && !x.c.announced && !x.r.ended():
+	case frees && !c.announced && !x.r.ended():
 		return verdictFree
 	}
 	return verdictRecord

@@ -3,7 +3,6 @@ package oncehttp
 import (
 	"encoding/binary"
 	"errors"
-	"iter"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -16,7 +15,11 @@ import (
 // stored as it is.
 func EncodeResponse(status int, h http.Header, body []byte) (head []byte) {
 	s := stored{status: status, bodyLen: len(body), length: h["Content-Length"] != nil}
-	return appendHead(nil, s, appendFields(nil, h, nil), nil, nil)
+	fields := make([]field, 0, len(h))
+	for name, values := range h {
+		fields = append(fields, field{name, values})
+	}
+	return appendHead(nil, s, fields, nil, nil)
 }
 
 // DecodeResponse is the inverse of EncodeResponse, for those who look at
@@ -73,9 +76,9 @@ type stored struct {
 	values  int    // in rest
 }
 
-// appendHead makes a head of fields, which appendFields made, in the room that b
-// has. late are the trailers: those named, and those with a prefix.
-func appendHead(b []byte, s stored, fields []byte, late http.Header, names []string) []byte {
+// appendHead makes a head in the room that b has, of a header, of what outer layers
+// had set before, and of the trailers.
+func appendHead(b []byte, s stored, header []field, before http.Header, late []field) []byte {
 	b = append(b[:0], headVersion, 0)
 	if s.gone {
 		b[1] |= flagGone
@@ -86,8 +89,8 @@ func appendHead(b []byte, s stored, fields []byte, late http.Header, names []str
 	b = binary.AppendUvarint(b, uint64(s.status))
 	b = binary.AppendUvarint(b, uint64(s.bodyLen))
 	start := len(b)
-	b = append(b, fields...)
-	b = appendTrailers(b, late, names)
+	b = appendFields(b, header, before)
+	b = appendTrailers(b, late)
 	if len(b) > maxHead {
 		b = append(b[:start], 0, 0)
 		b[1] |= flagGone
@@ -97,64 +100,57 @@ func appendHead(b []byte, s stored, fields []byte, late http.Header, names []str
 
 // appendFields appends what the handler made of the header: fields that equal
 // those of before are left out, those that only before has are suppressed.
-func appendFields(b []byte, h, before http.Header) []byte {
-	n := 0
-	for name, values := range h {
-		if isRecorded(h, name) && !isSame(before, name, values) {
+func appendFields(b []byte, header []field, before http.Header) []byte {
+	var connection []string
+	for _, f := range header {
+		if f.name == "Connection" {
+			connection = f.values
+		}
+	}
+	at, n := len(b), 0
+	b = append(b, 0)
+	for _, f := range header {
+		if old, ok := before[f.name]; ok && slices.Equal(old, f.values) {
+			continue
+		}
+		if isRecorded(f.name, connection) {
+			b = appendField(b, f.name, f.values)
 			n++
 		}
 	}
 	for name := range before {
-		if _, kept := h[name]; !kept && isRecorded(before, name) {
-			n++
-		}
-	}
-	b = binary.AppendUvarint(b, uint64(n))
-	for name, values := range h {
-		if isRecorded(h, name) && !isSame(before, name, values) {
-			b = appendField(b, name, values)
-		}
-	}
-	for name := range before {
-		if _, kept := h[name]; !kept && isRecorded(before, name) {
+		if !hasField(header, name) && isRecorded(name, before["Connection"]) {
 			b = appendField(b, name, nil)
+			n++
 		}
 	}
-	return b
+	return setCount(b, at, n)
 }
 
-func isSame(before http.Header, name string, values []string) bool {
-	old, ok := before[name]
-	return ok && slices.Equal(old, values)
+func hasField(header []field, name string) bool {
+	return slices.ContainsFunc(header, func(f field) bool { return f.name == name })
 }
 
-func appendTrailers(b []byte, late http.Header, names []string) []byte {
-	n := 0
-	for range trailers(late, names) {
-		n++
+// setCount sets a count for which one byte was left at the place at.
+func setCount(b []byte, at, n int) []byte {
+	if n < 0x80 {
+		b[at] = byte(n)
+		return b
 	}
-	b = binary.AppendUvarint(b, uint64(n))
-	for name, values := range trailers(late, names) {
-		b = appendField(b, name, values)
-	}
-	return b
+	return slices.Replace(b, at, at+1, binary.AppendUvarint(nil, uint64(n))...)
 }
 
-// trailers are those of late that are recorded: the announced ones, and those whose
-// names carry http.TrailerPrefix.
-func trailers(late http.Header, names []string) iter.Seq2[string, []string] {
-	return func(yield func(string, []string) bool) {
-		for _, name := range names {
-			if values := late[name]; len(values) > 0 && isRecorded(nil, name) && !yield(name, values) {
-				return
-			}
-		}
-		for name, values := range late {
-			if plain, ok := strings.CutPrefix(name, http.TrailerPrefix); ok && isRecorded(nil, plain) && !yield(name, values) {
-				return
-			}
+// appendTrailers appends the trailers that are recorded.
+func appendTrailers(b []byte, late []field) []byte {
+	at, n := len(b), 0
+	b = append(b, 0)
+	for _, f := range late {
+		if len(f.values) > 0 && isRecorded(strings.TrimPrefix(f.name, http.TrailerPrefix), nil) {
+			b = appendField(b, f.name, f.values)
+			n++
 		}
 	}
+	return setCount(b, at, n)
 }
 
 func appendField(b []byte, name string, values []string) []byte {
@@ -172,8 +168,9 @@ func appendText(b []byte, s string) []byte {
 }
 
 // isRecorded tells whether a response field belongs to the answer, and not to the
-// connection, the moment or the person it was given to.
-func isRecorded(h http.Header, name string) bool {
+// connection, the moment or the person it was given to. connection are the values of
+// the header's Connection.
+func isRecorded(name string, connection []string) bool {
 	// A handler may have put a field into the map in a spelling of its own.
 	switch name = http.CanonicalHeaderKey(name); name {
 	case "Content-Length", // recomputed
@@ -191,7 +188,7 @@ func isRecorded(h http.Header, name string) bool {
 	if isControl(name) || strings.HasPrefix(name, http.TrailerPrefix) {
 		return false
 	}
-	for _, v := range h["Connection"] {
+	for _, v := range connection {
 		if hasToken(v, name) {
 			return false
 		}
@@ -258,10 +255,11 @@ func parseHead(b []byte) (stored, error) {
 	return s, nil
 }
 
-// fields sets h's fields to those of the head.
-func (s *stored) fields(h http.Header) {
+// fields sets h's fields to those of the head. It returns their values, with room for
+// one more.
+func (s *stored) fields(h http.Header) []string {
 	// One allocation for the values of all fields.
-	all := make([]string, 0, s.values)
+	all := make([]string, 0, s.values+1)
 	for n := s.rest.int(); n > 0; n-- {
 		name := s.rest.text()
 		start := len(all)
@@ -270,6 +268,7 @@ func (s *stored) fields(h http.Header) {
 		}
 		h[name] = all[start:len(all):len(all)]
 	}
+	return all
 }
 
 // trailers sets those with a prefix if first is true, and must be called like

@@ -33,45 +33,55 @@ type capture struct {
 	// writeBy is when the server itself gives up writing; zero: never.
 	writeBy time.Time
 
-	header   http.Header // the handler's; nil until it asks for it
+	asked    bool        // the handler has asked for the header
 	before   http.Header // what outer layers had set by then
-	values   []string    // of the header that goes out, with room for two more
+	header   []field     // as it was at WriteHeader
+	values   []string    // of header, one behind the other
 	status   int         // 0: not yet written
 	body     []byte
 	trailers []string // declared, canonical
+	late     []field  // trailers, when the handler has returned
 	length   bool     // the handler gave a Content-Length
 	tooLarge bool
 	hijack   bool // was tried
 
 	streaming bool
-	answers   bool   // from when streaming began: its status and header say that this is an answer
-	announced bool   // the client was told that it is the recorded one
-	fields    []byte // what is recorded of the header, from when streaming began
+	answers   bool // from when streaming began: its status and header say that this is an answer
+	announced bool // the client was told that it is the recorded one
 	control   *http.ResponseController
 	untimed   bool // the writer knows no deadlines
 	gone      bool // the client is
 
-	room [192]byte // for the head, which is rarely larger
+	// Room for what is small in most responses.
+	fieldRoom [3]field
+	valueRoom [5]string
+	bodyRoom  [128]byte
+	headRoom  [128]byte
 }
 
-// Header implements http.ResponseWriter. The handler gets a copy: after
-// WriteHeader its changes must not count, except for trailers.
+// A field is one of a header.
+type field struct {
+	name   string
+	values []string
+}
+
+// Header implements http.ResponseWriter. The handler gets the map that goes out;
+// after WriteHeader its changes do not count, except for trailers: see restore.
 func (c *capture) Header() http.Header {
-	if c.header == nil {
-		h := c.w.Header()
-		c.remember(h)
-		if c.header = h.Clone(); c.header == nil {
-			c.header = make(http.Header)
+	h := c.w.Header()
+	if !c.asked {
+		c.asked = true
+		if c.status == 0 {
+			c.remember(h)
 		}
 	}
-	return c.header
+	return h
 }
 
-// remember keeps what outer layers had set. Only the map is copied: they do not
-// change the values while the handler runs.
+// remember keeps what outer layers had set.
 func (c *capture) remember(h http.Header) {
 	if len(h) > 0 && c.before == nil {
-		c.before = maps.Clone(h)
+		c.before = h.Clone()
 	}
 }
 
@@ -84,18 +94,22 @@ func (c *capture) WriteHeader(status int) {
 		return
 	}
 	h := c.w.Header()
-	if c.header != nil {
-		c.values = copyHeader(h, c.header)
-	} else {
+	if !c.asked {
 		c.remember(h)
 	}
+	c.take(h)
 	if status < 200 && status != http.StatusSwitchingProtocols {
+		late := c.restore(h)
 		c.w.WriteHeader(status)
+		setFields(h, late)
 		return
 	}
 	c.status = status
-	c.length = c.header["Content-Length"] != nil
-	for _, v := range c.header["Trailer"] {
+	if !c.asked {
+		return // what stands there is not the handler's
+	}
+	c.length = h["Content-Length"] != nil
+	for _, v := range h["Trailer"] {
 		for name := range strings.SplitSeq(v, ",") {
 			if name = textproto.TrimString(name); name != "" {
 				c.trailers = append(c.trailers, http.CanonicalHeaderKey(name))
@@ -104,24 +118,59 @@ func (c *capture) WriteHeader(status int) {
 	}
 }
 
-// copyHeader makes dst what src is, without the fields that only a Middleware may
-// set and without late trailers. It returns all values.
-func copyHeader(dst, src http.Header) []string {
-	clear(dst)
-	n := 0
-	for _, values := range src {
-		n += len(values)
-	}
-	all := make([]string, 0, n+2)
-	for name, values := range src {
-		if isControl(name) || strings.HasPrefix(name, http.TrailerPrefix) {
-			continue
+// take notes what the header is now, without late trailers, and removes the fields
+// that only a Middleware may set.
+func (c *capture) take(h http.Header) {
+	c.header, c.values = c.fieldRoom[:0], c.valueRoom[:0]
+	for name, values := range h {
+		switch {
+		case c.asked && isControl(name):
+			delete(h, name)
+		case !strings.HasPrefix(name, http.TrailerPrefix):
+			n := len(c.values)
+			c.values = append(c.values, values...)
+			c.header = append(c.header, field{name, c.values[n:len(c.values):len(c.values)]})
 		}
-		start := len(all)
-		all = append(all, values...)
-		dst[name] = all[start:len(all):len(all)]
 	}
-	return all
+}
+
+// restore makes the header again what take noted, and returns the trailers that it had
+// to take out.
+func (c *capture) restore(h http.Header) (late []field) {
+	same := len(h) == len(c.header) && len(c.trailers) == 0
+	for i := 0; same && i < len(c.header); i++ {
+		values, ok := h[c.header[i].name]
+		same = ok && slices.Equal(values, c.header[i].values)
+	}
+	if same {
+		return nil
+	}
+	late = c.lateFields(h)
+	clear(h)
+	setFields(h, c.header)
+	return late
+}
+
+// lateFields returns the trailers that h has: the declared ones, and those with a
+// prefix.
+func (c *capture) lateFields(h http.Header) (late []field) {
+	for _, name := range c.trailers {
+		if values, ok := h[name]; ok {
+			late = append(late, field{name, slices.Clone(values)})
+		}
+	}
+	for name, values := range h {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			late = append(late, field{name, slices.Clone(values)})
+		}
+	}
+	return late
+}
+
+func setFields(h http.Header, fields []field) {
+	for _, f := range fields {
+		h[f.name] = f.values
+	}
 }
 
 // set sets a field of the header that goes out.
@@ -147,6 +196,9 @@ func captured[T []byte | string](c *capture, p T) (int, error) {
 	switch {
 	case c.tooLarge:
 	case c.hold || int64(len(c.body))+int64(len(p)) <= c.limit:
+		if c.body == nil {
+			c.body = c.bodyRoom[:0]
+		}
 		c.body = append(c.body, p...)
 	default:
 		c.tooLarge = true
@@ -177,6 +229,7 @@ func bodyAllowed(status int) bool {
 // stream begins to pass the response on. next is what comes behind c.body.
 func (c *capture) stream(next []byte) {
 	h := c.w.Header()
+	late := c.restore(h)
 	if len(c.body) > 0 {
 		next = c.body
 	}
@@ -186,9 +239,8 @@ func (c *capture) stream(next []byte) {
 		if h["Content-Type"] = nil; len(next) > 0 {
 			h["Content-Type"] = []string{http.DetectContentType(next)}
 		}
+		c.header = append(c.header, field{"Content-Type", h["Content-Type"]})
 	}
-	// Now, because outer layers may change the header when it is written.
-	c.fields = appendFields(make([]byte, 0, 256), h, c.before)
 	c.answers = c.isAnswer()
 	// A 5xx may yet be declared unknown.
 	if c.answers && c.status < 500 && !c.r.saidUnknown.Load() && !c.r.saidRelease.Load() {
@@ -200,6 +252,7 @@ func (c *capture) stream(next []byte) {
 	c.arm()
 	c.w.WriteHeader(c.status)
 	c.disarm()
+	setFields(h, late) // the handler may go on to change them
 	if len(c.body) > 0 {
 		c.pass(c.body)
 	}
@@ -341,15 +394,22 @@ func (c *capture) end() {
 	default:
 		c.WriteHeader(http.StatusOK)
 	}
+	switch h := c.w.Header(); {
+	case !c.asked:
+	case c.streaming:
+		c.late = c.lateFields(h)
+	default:
+		c.late = c.restore(h)
+	}
 }
 
 // die makes the response one that says that the handler died. If a part of
 // another one is on its way, the client sees that cut short.
 func (c *capture) die() {
 	c.undo()
-	c.header, c.before, c.trailers, c.fields = nil, nil, nil, nil
+	c.before, c.trailers, c.late = nil, nil, nil
+	c.header = []field{{"Content-Type", []string{"application/problem+json"}}}
 	c.status, c.body, c.length, c.tooLarge = http.StatusInternalServerError, diedBody, true, false
-	c.fields = appendFields(nil, http.Header{"Content-Type": {"application/problem+json"}}, nil)
 }
 
 // record returns the response as it is stored.
@@ -359,12 +419,7 @@ func (c *capture) record() (head, body []byte) {
 	if c.tooLarge || int64(len(body)) > c.limit && c.hold {
 		s.gone, s.bodyLen, body = true, 0, nil
 	}
-	fields := c.fields
-	if fields == nil {
-		var stack [512]byte
-		fields = appendFields(stack[:0], c.w.Header(), c.before)
-	}
-	return appendHead(c.room[:0], s, fields, c.header, c.trailers), body
+	return appendHead(c.headRoom[:0], s, c.header, c.before, c.late), body
 }
 
 // send sends a response that was held back.
@@ -378,42 +433,26 @@ func (c *capture) send(isRecorded bool) {
 	}
 	// Before the header, so that HTTP/1 does not send a short body with its
 	// length and without its trailers.
-	c.setTrailers(h, true)
+	setTrailers(h, c.late, true)
 	c.w.WriteHeader(c.status)
 	if len(c.body) > 0 {
 		c.w.Write(c.body)
 	}
-	c.setTrailers(h, false)
+	setTrailers(h, c.late, false)
 }
 
 // setTrailers sets the trailers with a prefix, or the declared ones.
-func (c *capture) setTrailers(h http.Header, prefixed bool) {
-	if !prefixed {
-		for _, name := range c.trailers {
-			if values, ok := c.header[name]; ok {
-				h[name] = slices.Clone(values)
-			}
-		}
-		return
-	}
-	for name, values := range c.header {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			h[name] = slices.Clone(values)
+func setTrailers(h http.Header, late []field, prefixed bool) {
+	for _, f := range late {
+		if strings.HasPrefix(f.name, http.TrailerPrefix) == prefixed {
+			h[f.name] = f.values
 		}
 	}
-}
-
-// again forgets what a handler did whose transaction was rolled back and that runs
-// once more. Nothing of it went out: hold is set.
-func (c *capture) again() {
-	c.undo()
-	c.header, c.values, c.body, c.trailers, c.fields = nil, nil, nil, nil, nil
-	c.status, c.length, c.tooLarge, c.hijack = 0, false, false, false
 }
 
 // undo takes back what the handler set, of a response that is not sent.
 func (c *capture) undo() {
-	if c.header != nil && !c.streaming {
+	if c.asked && !c.streaming {
 		h := c.w.Header()
 		clear(h)
 		maps.Copy(h, c.before)
@@ -434,8 +473,8 @@ func replay(w http.ResponseWriter, a *Answer) (status int, outcome string, ok bo
 		return s.status, outcomeUnknown, false
 	}
 	h := w.Header()
-	s.fields(h)
-	h[headerReplayed] = []string{"true"}
+	values := append(s.fields(h), "true")
+	h[headerReplayed] = values[len(values)-1:]
 	if s.length && bodyAllowed(s.status) {
 		h["Content-Length"] = []string{strconv.Itoa(s.bodyLen)}
 	}
@@ -451,10 +490,3 @@ func replay(w http.ResponseWriter, a *Answer) (status int, outcome string, ok bo
 // executed is the value of Idempotency-Status on an answer that was recorded just
 // now.
 const executed = "executed"
-
-// finish ends a stream.
-func (c *capture) finish() {
-	h := c.w.Header()
-	c.setTrailers(h, true)
-	c.setTrailers(h, false)
-}

@@ -99,8 +99,8 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte{1, 0}, []byte{})
 	f.Add(EncodeResponse(200, nil, nil), []byte{})
 	f.Add(EncodeResponse(201, http.Header{"Content-Type": {"application/json"}, "Vary": {"A", "B"}, "X-Nil": nil}, []byte("body")), []byte("body"))
-	f.Add(appendHead(nil, stored{status: 200, length: true}, appendFields(nil, http.Header{"A": {"b"}}, nil),
-		http.Header{"X-Sum": {"1"}, "Trailer:X-N": {"2", "3"}}, []string{"X-Sum"}), []byte{})
+	f.Add(appendHead(nil, stored{status: 200, length: true}, []field{{"A", []string{"b"}}}, nil,
+		[]field{{"X-Sum", []string{"1"}}, {"Trailer:X-N", []string{"2", "3"}}}), []byte{})
 	f.Add(binary.AppendUvarint([]byte{1, 0, 200, 1, 0}, 1<<62), []byte{})
 	f.Add(append([]byte{1, 0, 200, 1, 0, 1}, bytes.Repeat([]byte{0xff}, 20)...), []byte{})
 	f.Fuzz(func(t *testing.T, head, body []byte) {

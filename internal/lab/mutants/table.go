@@ -200,10 +200,10 @@ var mutants = []mutant{
 		`return h.Get("Retry-After") == ""`,
 		`return true`},
 	{"Release is not heard", "middleware.go",
-		`frees := !x.c.isAnswer() || x.r.saidRelease.Load()`,
-		`frees := !x.c.isAnswer()`},
+		`frees := !c.isAnswer() || x.r.saidRelease.Load()`,
+		`frees := !c.isAnswer()`},
 	{"a panic frees the key", "middleware.go",
-		`	head, body = x.c.record()
+		`	head, body = x.h.c.record()
 	return head, body, verdictRecord
 }
 
@@ -213,7 +213,7 @@ var mutants = []mutant{
 
 // verdict`},
 	{"what is written after the context has ended frees the key", "middleware.go",
-		`	case frees && !x.c.announced && !x.r.ended():`,
+		`	case frees && !c.announced && !x.r.ended():`,
 		`	case frees:`},
 	{"the body is no part of the fingerprint", "middleware.go",
 		`fieldOf(r, "If-Match"), data)`,
@@ -251,7 +251,7 @@ var mutants = []mutant{
 		c.set`},
 	{"an answer that is too large to record frees the key", "middleware.go",
 		`	if v = x.verdict(); v == verdictRecord {`,
-		`	if v = x.verdict(); x.c.tooLarge {
+		`	if v = x.verdict(); h.c.tooLarge {
 		v = verdictFree
 	}
 	if v == verdictRecord {`},
