@@ -608,18 +608,17 @@ func (s *MemoryStore) List(ctx context.Context, q RecordQuery) ([]Record, error)
 		limit = 100
 	}
 	var found []Record
-	for i := range s.table.segments {
+	for i := range s.table.index {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		s.mu.Lock()
 		now := s.tick()
-		for _, id := range s.table.segments[i].index {
-			for r := s.table.at(id); r != nil; r = s.table.at(r.chain) {
-				if now < r.expires && now-r.born >= q.MinAge && (q.Status == 0 || q.Status == r.status(now)) &&
-					string(s.table.keyOf(r)) > q.After {
-					found = append(found, s.record(r, now))
-				}
+		for _, slot := range s.table.index[i].slots {
+			r := s.table.at(slot.id)
+			if r != nil && now < r.expires && now-r.born >= q.MinAge && (q.Status == 0 || q.Status == r.status(now)) &&
+				string(s.table.keyOf(r)) > q.After {
+				found = append(found, s.record(r, now))
 			}
 		}
 		s.mu.Unlock()

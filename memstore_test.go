@@ -725,27 +725,31 @@ func memCheck(t *testing.T, s *MemoryStore) {
 
 	seen, ended, bodied := map[memRef]bool{}, 0, 0
 	var held int64
-	for i := range tab.segments {
-		if g := &tab.segments[i]; g.peak > 64 && len(g.index) < g.peak/4 || g.peak < len(g.index) {
-			wrong("a map made for %d has %d entries", g.peak, len(g.index))
-		}
-		for hash, id := range tab.segments[i].index {
-			for r := tab.at(id); r != nil; r = tab.at(r.chain) {
-				if seen[r.id] || r.hash != hash || tab.find(string(tab.keyOf(r))) != r {
-					wrong("record %d is not found by its key, or more than once", r.id)
-				}
-				seen[r.id] = true
-				head, body := tab.headBody(r)
-				held += int64(len(head) + len(body))
-				if r.ended {
-					ended++
-				} else if len(head)+len(body) > 0 {
-					wrong("record %d has bytes and is not done", r.id)
-				}
-				if len(body) > 0 {
-					bodied++
-				}
+	for i := range tab.index {
+		g, taken := &tab.index[i], 0
+		for _, slot := range g.slots {
+			if slot.id == 0 {
+				continue
 			}
+			taken++
+			r := tab.at(slot.id)
+			if seen[r.id] || tab.find(string(tab.keyOf(r))) != r {
+				wrong("record %d is not found by its key, or more than once", r.id)
+			}
+			seen[r.id] = true
+			head, body := tab.headBody(r)
+			held += int64(len(head) + len(body))
+			if r.ended {
+				ended++
+			} else if len(head)+len(body) > 0 {
+				wrong("record %d has bytes and is not done", r.id)
+			}
+			if len(body) > 0 {
+				bodied++
+			}
+		}
+		if n := len(g.slots); taken != g.n || n&(n-1) != 0 || 4*taken > 3*n || n > memFewSlots && 8*taken < n {
+			wrong("%d of %d slots are taken, and counted as %d", taken, n, g.n)
 		}
 	}
 	if len(seen) != tab.n || held != tab.bytes {

@@ -15,11 +15,11 @@ import (
 // process is usually not ours. So records lie in slabs, refer to each other by
 // number, and have one pointer each, to their bytes.
 type memTable struct {
-	seed     maphash.Seed
-	coarse   uint8 // bits of the hash to throw away: only tests want collisions
-	segments [256]memSegment
-	n        int   // records
-	bytes    int64 // of heads and bodies
+	seed   maphash.Seed
+	coarse uint8 // bits of the hash to throw away: only tests want collisions
+	index  memIndex
+	n      int   // records
+	bytes  int64 // of heads and bodies
 
 	slabs  []*memSlab
 	unused []uint32 // places in slabs that hold none
@@ -35,21 +35,22 @@ type memTable struct {
 // A memRecord is what the store knows of a key. It must not contain pointers.
 // Times are by the store's clock.
 type memRecord struct {
+	// What a repeat looks at comes first.
 	id                   memRef
-	chain                memRef // the next record with the same hash
-	hash                 uint64
-	fingerprint, binding [32]byte
-	born                 time.Duration
-	lapses               time.Duration // when its lease ends
-	keep                 time.Duration // as last told by Claim or TakeOver
-	lasts                time.Duration // the queue it is in
-	expires              time.Duration
-	completed            time.Duration
-	links                [3]memLinks
 	key, token, head     uint32 // their lengths; no token is empty but one that was taken away
+	expires              time.Duration
+	lapses               time.Duration // when its lease ends
+	fingerprint, binding [32]byte
 	holder               int32
 	ended                bool // completed, or resolved as applied
 	dropped              bool // the body was
+
+	hash      uint64
+	born      time.Duration
+	keep      time.Duration // as last told by Claim or TakeOver
+	lasts     time.Duration // the queue it is in
+	completed time.Duration
+	links     [3]memLinks
 }
 
 // A memRef is the number of a record, 0 that of none.
@@ -62,28 +63,43 @@ func (t *memTable) init() {
 // find returns the record of a key, or nil.
 func (t *memTable) find(key string) *memRecord {
 	hash := t.hash(key)
-	for id := t.segment(hash).index[hash]; id != 0; {
-		r := t.at(id)
-		if string((*t.blob(r))[:r.key]) == key {
+	g, at := t.index.segment(hash)
+	if g.n == 0 {
+		return nil
+	}
+	rest, mask := at, uint32(len(g.slots)-1)
+	for at &= mask; g.slots[at].id != 0; at = (at + 1) & mask {
+		if g.slots[at].hash != rest {
+			continue
+		}
+		id := uint32(g.slots[at].id) - 1
+		sl, i := t.slabs[id/memSlabSize], id%memSlabSize
+		if r := &sl.records[i]; string(sl.blobs[i][:r.key]) == key {
 			return r
 		}
-		id = r.chain
 	}
 	return nil
 }
+
+func (t *memTable) hash(key string) uint64 { return maphash.String(t.seed, key) >> t.coarse }
 
 // insert makes a record for a key that has none.
 func (t *memTable) insert(op Op) *memRecord {
 	r := t.place()
 	r.hash = t.hash(op.Key)
 	r.fingerprint, r.binding = op.Fingerprint, op.Binding
-	b := make([]byte, 0, len(op.Key)+len(op.Token))
+	n := len(op.Key) + len(op.Token)
+	b := make([]byte, 0, max(n, memSmallBlob))
 	*t.blob(r) = append(append(b, op.Key...), op.Token...)
 	r.key, r.token = uint32(len(op.Key)), uint32(len(op.Token))
-	r.chain = t.segment(r.hash).put(r.hash, r.id)
+	t.index.put(r.hash, r.id)
 	t.n++
 	return r
 }
+
+// memSmallBlob has room for a key, a token and a small answer, so that most small
+// answers find theirs when they come.
+const memSmallBlob = 128
 
 // remove forgets a record.
 func (t *memTable) remove(r *memRecord) {
@@ -96,21 +112,13 @@ func (t *memTable) remove(r *memRecord) {
 			t.unlink(&t.bodied, memByBody, r)
 		}
 	}
-	g := t.segment(r.hash)
-	if id := g.index[r.hash]; id == r.id {
-		g.drop(r.hash, r.chain)
-	} else {
-		for t.at(id).chain != r.id {
-			id = t.at(id).chain
-		}
-		t.at(id).chain = r.chain
-	}
+	t.index.drop(r.hash, r.id)
 	t.n--
 	t.vacate(r)
 }
 
-// Bytes: key, token, head and body lie in one piece, which is replaced and never
-// changed, because callers have been given parts of it.
+// Bytes: key, token, head and body lie in one piece. Heads and bodies are replaced and
+// never changed, because callers have been given them.
 
 func (t *memTable) blob(r *memRecord) *[]byte {
 	i := uint32(r.id) - 1
@@ -137,54 +145,16 @@ func (t *memTable) headBody(r *memRecord) (head, body []byte) {
 
 // rewrite gives a record another token, head and body.
 func (t *memTable) rewrite(r *memRecord, token string, head, body []byte) {
-	key := t.keyOf(r)
+	key, old := t.keyOf(r), *t.blob(r)
+	if n := len(key) + len(token); n == len(old) && string(t.tokenOf(r)) == token && cap(old)-n >= len(head)+len(body) {
+		*t.blob(r) = append(append(old, head...), body...)
+		r.head = uint32(len(head))
+		return
+	}
 	b := make([]byte, 0, len(key)+len(token)+len(head)+len(body))
 	b = append(append(b, key...), token...)
 	*t.blob(r) = append(append(b, head...), body...)
 	r.token, r.head = uint32(len(token)), uint32(len(head))
-}
-
-// Finding.
-
-// A memSegment is the index of some of the records. There are many segments
-// because a map never shrinks: it must be made anew when most of it is empty,
-// and that must not take long.
-type memSegment struct {
-	index map[uint64]memRef // by hash, to the first of a chain
-	peak  int               // the most entries since the map was made
-}
-
-func (t *memTable) hash(key string) uint64 { return maphash.String(t.seed, key) >> t.coarse }
-
-func (t *memTable) segment(hash uint64) *memSegment {
-	return &t.segments[hash%uint64(len(t.segments))]
-}
-
-// put makes id the first of its chain and returns the one that was.
-func (g *memSegment) put(hash uint64, id memRef) (next memRef) {
-	if g.index == nil {
-		g.index = make(map[uint64]memRef)
-	}
-	next = g.index[hash]
-	g.index[hash] = id
-	g.peak = max(g.peak, len(g.index))
-	return next
-}
-
-// drop makes next the first of its chain, or ends the chain if there is none.
-func (g *memSegment) drop(hash uint64, next memRef) {
-	if next != 0 {
-		g.index[hash] = next
-		return
-	}
-	delete(g.index, hash)
-	if g.peak > 64 && len(g.index) < g.peak/4 {
-		index := make(map[uint64]memRef, len(g.index))
-		for hash, id := range g.index {
-			index[hash] = id
-		}
-		g.index, g.peak = index, len(index)
-	}
 }
 
 // Placing.

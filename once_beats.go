@@ -19,12 +19,11 @@ type beats struct {
 	set         bool
 }
 
-// add has r.heartbeat called in a goroutine of its own when after has passed, unless
-// remove comes before.
-func (b *beats) add(r *run, after time.Duration) {
+// add has r.heartbeat called in a goroutine of its own, unless remove comes before.
+func (b *beats) add(r *run) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r.waits, r.firstBeat = true, r.acquired.Add(after)
+	r.waits = true
 	if r.prevBeat = b.last; b.last == nil {
 		b.first = r
 	} else {
@@ -32,9 +31,12 @@ func (b *beats) add(r *run, after time.Duration) {
 	}
 	b.last = r
 	if !b.set {
-		b.arm(after)
+		b.arm(time.Until(r.firstBeat()))
 	}
 }
+
+// firstBeat is when the first heartbeat is due.
+func (r *run) firstBeat() time.Time { return r.acquired.Add(r.once.lease() / 3) }
 
 func (b *beats) arm(after time.Duration) {
 	b.set = true
@@ -72,7 +74,7 @@ func (b *beats) fire() {
 	defer b.mu.Unlock()
 	b.set = false
 	for r := b.first; r != nil; r = b.first {
-		if left := r.firstBeat.Sub(now); left > 0 {
+		if left := r.firstBeat().Sub(now); left > 0 {
 			b.arm(left)
 			return
 		}

@@ -78,10 +78,8 @@ type run struct {
 	beatDone chan struct{} // closed when it is over
 	failing  bool          // the last renewal failed
 
-	// What beats keeps of the run until its first heartbeat.
-	firstBeat          time.Time
+	waits              bool // in beats, until its first heartbeat
 	prevBeat, nextBeat *run
-	waits              bool
 }
 
 var errTimeout = errors.New("oncehttp: the work ran longer than its Timeout allows")
@@ -98,7 +96,7 @@ func (r *run) log(level slog.Level, msg string, args ...any) {
 // start begins the work's time and its heartbeat.
 func (r *run) start() {
 	r.startWithin()
-	r.once.beats.add(r, r.once.lease()/3)
+	r.once.beats.add(r)
 }
 
 // startWithin begins the work's time. Nobody else has the run yet.

@@ -29,11 +29,9 @@ type capture struct {
 	limit int64                                // largest body that is recorded
 	test  func(status int, h http.Header) bool // Middleware.Record
 	wait  time.Duration                        // how long a client may take to read what is written
-	hold  bool                                 // never pass anything on before the record is made
 	// writeBy is when the server itself gives up writing; zero: never.
 	writeBy time.Time
 
-	asked    bool        // the handler has asked for the header
 	before   http.Header // what outer layers had set by then
 	header   []field     // as it was at WriteHeader
 	values   []string    // of header, one behind the other
@@ -41,6 +39,8 @@ type capture struct {
 	body     []byte
 	trailers []string // declared, canonical
 	late     []field  // trailers, when the handler has returned
+	hold     bool     // never pass anything on before the record is made
+	asked    bool     // the handler has asked for the header
 	length   bool     // the handler gave a Content-Length
 	tooLarge bool
 	hijack   bool // was tried
@@ -48,9 +48,9 @@ type capture struct {
 	streaming bool
 	answers   bool // from when streaming began: its status and header say that this is an answer
 	announced bool // the client was told that it is the recorded one
-	control   *http.ResponseController
 	untimed   bool // the writer knows no deadlines
 	gone      bool // the client is
+	control   *http.ResponseController
 
 	// Room for what is small in most responses.
 	fieldRoom [3]field

@@ -145,7 +145,7 @@ var mutants = []mutant{
 		`	case x.r.saidUnknown.Load() && (frees || fails):
 		return verdictRecord`},
 	{"the heartbeat is missing", "once_run.go",
-		`	r.once.beats.add(r, r.once.lease()/3)`,
+		`	r.once.beats.add(r)`,
 		``},
 	{"the heartbeat beats once", "once_run.go",
 		`	if r.beat == nil {

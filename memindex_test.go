@@ -1,0 +1,54 @@
+package oncehttp
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// An index has what was put into it and not dropped, however hashes collide.
+func TestMemIndex(t *testing.T) {
+	for seed := range uint64(30) {
+		rnd := rand.New(rand.NewPCG(seed, 4))
+		var x memIndex
+		hashes := map[memRef]uint64{}
+		ids := []memRef{}
+		width := []uint64{1, 5, 64, 1 << 20}[seed%4] // few different hashes, or many
+		for step := range 4000 {
+			growing := step/500%2 == 0
+			if len(ids) == 0 || growing == (rnd.IntN(4) > 0) {
+				id := memRef(step + 1)
+				hashes[id] = 256*rnd.Uint64N(width) + 7 // all in one segment
+				ids = append(ids, id)
+				x.put(hashes[id], id)
+			} else {
+				i := rnd.IntN(len(ids))
+				x.drop(hashes[ids[i]], ids[i])
+				ids = slices.Delete(ids, i, i+1)
+			}
+			if step%50 > 0 {
+				continue
+			}
+			for _, id := range ids {
+				if !slices.Contains(x.all(hashes[id]), id) {
+					t.Fatalf("seed %d, step %d: record %d is not found", seed, step, id)
+				}
+			}
+			if g := &x[7]; g.n != len(ids) || len(g.slots) > memFewSlots && 8*g.n < len(g.slots) || 4*g.n > 3*len(g.slots) {
+				t.Fatalf("seed %d, step %d: %d records are counted as %d, in %d slots", seed, step, len(ids), g.n, len(g.slots))
+			}
+		}
+	}
+}
+
+// all are the records that find looks at for a hash.
+func (x *memIndex) all(hash uint64) (ids []memRef) {
+	g, rest := x.segment(hash)
+	mask := uint32(len(g.slots) - 1)
+	for at := rest & mask; g.slots[at].id != 0; at = (at + 1) & mask {
+		if g.slots[at].hash == rest {
+			ids = append(ids, g.slots[at].id)
+		}
+	}
+	return ids
+}
