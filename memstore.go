@@ -251,7 +251,7 @@ func (s *MemoryStore) claim(op Op, lease, keep time.Duration, orphans bool, now 
 	case now < r.lapses || !orphans:
 		return s.tell(r, now), nil
 	default:
-		s.table.rewrite(r, op.Token, nil, nil)
+		memSetName(&s.table, r, s.table.keyOf(r), op.Token)
 		r.holder++
 	}
 	s.extend(r, lease, keep, now)
@@ -279,7 +279,10 @@ func (s *MemoryStore) complete(r *memRecord, token string, head, body []byte, ke
 	}
 	size := int64(len(head) + len(body))
 	s.makeRoom(size, now) // whether there is or not: a head is kept in any case
-	s.table.rewrite(r, token, head, body)
+	if !s.holds(r, token) {
+		memSetName(&s.table, r, s.table.keyOf(r), token)
+	}
+	s.table.setAnswer(r, head, body)
 	s.table.bytes += size
 	r.ended, r.completed = true, now
 	s.table.link(&s.table.done, memByDone, r)
@@ -352,7 +355,7 @@ func (s *MemoryStore) tell(r *memRecord, now time.Duration) Claim {
 	case ClaimRunning:
 		c.Left = r.lapses - now
 	case ClaimDone:
-		c.Head, c.Body = s.table.headBody(r)
+		c.Head, c.Body = s.table.answer(r)
 	}
 	return c
 }
@@ -419,8 +422,7 @@ func (s *MemoryStore) fits(size int64, now time.Duration) bool {
 	}
 	short := s.table.bytes + size - s.maxBytes()
 	for r := s.table.at(s.table.bodied.first); r != nil && short > 0 && s.bodyMayGo(r, now); r = s.table.at(r.links[memByBody].next) {
-		_, body := s.table.headBody(r)
-		short -= int64(len(body))
+		short -= int64(r.body)
 	}
 	for r := s.table.at(s.table.done.first); r != nil && short > 0 && s.mayGo(r, now); r = s.table.at(r.links[memByDone].next) {
 		short -= int64(r.head)
@@ -441,10 +443,10 @@ func (s *MemoryStore) dropBody(now time.Duration) bool {
 	if r == nil || !s.bodyMayGo(r, now) {
 		return false
 	}
-	head, body := s.table.headBody(r)
 	s.table.unlink(&s.table.bodied, memByBody, r)
-	s.table.bytes -= int64(len(body))
-	s.table.rewrite(r, string(s.table.tokenOf(r)), head, nil)
+	s.table.bytes -= int64(r.body)
+	head, _ := s.table.answer(r)
+	s.table.setAnswer(r, head, nil)
 	r.dropped = true
 	return true
 }
@@ -666,7 +668,7 @@ func (s *MemoryStore) Show(ctx context.Context, key string) (Record, error) {
 		return Record{}, ErrNotFound
 	}
 	rec := s.record(r, now)
-	rec.Head, rec.Body = s.table.headBody(r)
+	rec.Head, rec.Body = s.table.answer(r)
 	return rec, nil
 }
 

@@ -601,15 +601,15 @@ func TestMemoryStoreAllocatesLittle(t *testing.T) {
 		most float64
 		call func()
 	}{
-		{"a Claim that acquires", 2, func() { claimed++; s.Claim(memCtx, ops[claimed], time.Hour, time.Hour) }},
-		{"Complete", 1, func() { completed++; s.Complete(memCtx, ops[completed], head, body, time.Hour) }},
-		{"a Claim of a done key", 0, func() { s.Claim(memCtx, ops[0], time.Hour, time.Hour) }},
+		{"a Claim that acquires", 0, func() { claimed++; s.Claim(memCtx, ops[claimed], time.Hour, time.Hour) }},
+		{"Complete", 0, func() { completed++; s.Complete(memCtx, ops[completed], head, body, time.Hour) }},
+		{"a Claim of a done key", 1, func() { s.Claim(memCtx, ops[0], time.Hour, time.Hour) }},
 		{"Renew", 0, func() { s.Renew(memCtx, ops[claimed], time.Minute) }},
-		{"Release and Claim", 1, func() {
-			s.Release(memCtx, ops[claimed])
-			s.Claim(memCtx, ops[claimed], time.Hour, time.Hour)
+		{"Release and Claim", 0, func() {
+			s.Release(memCtx, ops[len(ops)-1]) // which is not done
+			s.Claim(memCtx, ops[len(ops)-1], time.Hour, time.Hour)
 		}},
-		{"Claim and Release of the only key", 1, func() {
+		{"Claim and Release of the only key", 0, func() {
 			single.Claim(memCtx, ops[0], time.Hour, time.Hour)
 			single.Release(memCtx, ops[0])
 		}},
@@ -712,6 +712,34 @@ func TestMemoryStoreUnderConcurrentUse(t *testing.T) {
 	memCheck(t, s)
 }
 
+// What a caller was given stays as it is when the record changes, or its place is
+// another's.
+func TestMemoryStoreDoesNotChangeWhatItGave(t *testing.T) {
+	for _, size := range []int{1, 20, 40, 100} {
+		s := &MemoryStore{MaxBytes: 1 << 20}
+		head, body := strings.Repeat("h", size), strings.Repeat("b", size)
+		memDone(t, s, 1, head, body, time.Hour)
+		c, err := s.Claim(memCtx, Op{Key: memOp(1).Key, Token: "another"}, time.Hour, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, err := s.Show(memCtx, memOp(1).Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Purge(memCtx, memOp(1).Key)
+		memDone(t, s, 2, strings.Repeat("x", size), strings.Repeat("y", size), time.Hour)
+		for _, got := range [][2][]byte{{c.Head, c.Body}, {shown.Head, shown.Body}} {
+			if string(got[0]) != head || string(got[1]) != body {
+				t.Errorf("%d bytes: got %q and %q, want %q and %q", size, got[0], got[1], head, body)
+			}
+			if cap(got[0]) != size {
+				t.Errorf("%d bytes: an append to the head would reach the body", size)
+			}
+		}
+	}
+}
+
 // memCheck checks the books: everything that is kept twice is kept alike.
 func memCheck(t *testing.T, s *MemoryStore) {
 	t.Helper()
@@ -737,7 +765,7 @@ func memCheck(t *testing.T, s *MemoryStore) {
 				wrong("record %d is not found by its key, or more than once", r.id)
 			}
 			seen[r.id] = true
-			head, body := tab.headBody(r)
+			head, body := tab.answer(r)
 			held += int64(len(head) + len(body))
 			if r.ended {
 				ended++
@@ -813,7 +841,7 @@ func memCheck(t *testing.T, s *MemoryStore) {
 		}
 		for i := range sl.records {
 			id := memRef(at*memSlabSize + i + 1)
-			if in := sl.used&(1<<i) != 0; in != seen[id] || in != (sl.records[i].id == id) || !in && sl.blobs[i] != nil {
+			if in := sl.used&(1<<i) != 0; in != seen[id] || in != (sl.records[i].id == id) || !in && (sl.longNames[i] != nil || sl.longAnswers[i] != nil) {
 				wrong("place %d is in use, or not, and is not marked so", id)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -13,7 +14,7 @@ import (
 // A store of a million records would cost its process dearly at every garbage
 // collection if the records were ordinary objects full of pointers, and the
 // process is usually not ours. So records lie in slabs, refer to each other by
-// number, and have one pointer each, to their bytes.
+// number, and their bytes lie with them if they are few.
 type memTable struct {
 	seed   maphash.Seed
 	coarse uint8 // bits of the hash to throw away: only tests want collisions
@@ -37,7 +38,8 @@ type memTable struct {
 type memRecord struct {
 	// What a repeat looks at comes first.
 	id                   memRef
-	key, token, head     uint32 // their lengths; no token is empty but one that was taken away
+	key, token           uint32 // their lengths; no token is empty but one that was taken away
+	head, body           uint32
 	expires              time.Duration
 	lapses               time.Duration // when its lease ends
 	fingerprint, binding [32]byte
@@ -72,9 +74,8 @@ func (t *memTable) find(key string) *memRecord {
 		if g.slots[at].hash != rest {
 			continue
 		}
-		id := uint32(g.slots[at].id) - 1
-		sl, i := t.slabs[id/memSlabSize], id%memSlabSize
-		if r := &sl.records[i]; string(sl.blobs[i][:r.key]) == key {
+		sl, i := t.slab(g.slots[at].id)
+		if r := &sl.records[i]; string(sl.name(i)[:r.key]) == key {
 			return r
 		}
 	}
@@ -88,27 +89,19 @@ func (t *memTable) insert(op Op) *memRecord {
 	r := t.place()
 	r.hash = t.hash(op.Key)
 	r.fingerprint, r.binding = op.Fingerprint, op.Binding
-	n := len(op.Key) + len(op.Token)
-	b := make([]byte, 0, max(n, memSmallBlob))
-	*t.blob(r) = append(append(b, op.Key...), op.Token...)
-	r.key, r.token = uint32(len(op.Key)), uint32(len(op.Token))
+	memSetName(t, r, op.Key, op.Token)
 	t.index.put(r.hash, r.id)
 	t.n++
 	return r
 }
 
-// memSmallBlob has room for a key, a token and a small answer, so that most small
-// answers find theirs when they come.
-const memSmallBlob = 128
-
 // remove forgets a record.
 func (t *memTable) remove(r *memRecord) {
 	t.unschedule(r)
 	if r.ended {
-		head, body := t.headBody(r)
-		t.bytes -= int64(len(head) + len(body))
+		t.bytes -= int64(r.head) + int64(r.body)
 		t.unlink(&t.done, memByDone, r)
-		if len(body) > 0 {
+		if r.body > 0 {
 			t.unlink(&t.bodied, memByBody, r)
 		}
 	}
@@ -117,57 +110,95 @@ func (t *memTable) remove(r *memRecord) {
 	t.vacate(r)
 }
 
-// Bytes: key, token, head and body lie in one piece. Heads and bodies are replaced and
-// never changed, because callers have been given them.
+// Bytes: a record's key and token are its name, its head and body its answer. A short one
+// lies in the slab, so that a million small answers are no work for the collector, and
+// near to their records; it is overwritten one day, so callers get a copy. A long one has
+// a piece of memory of its own, which is replaced and never changed.
 
-func (t *memTable) blob(r *memRecord) *[]byte {
-	i := uint32(r.id) - 1
-	return &t.slabs[i/memSlabSize].blobs[i%memSlabSize]
+func (t *memTable) nameOf(r *memRecord) []byte {
+	sl, i := t.slab(r.id)
+	return sl.name(i)
 }
 
-func (t *memTable) keyOf(r *memRecord) []byte   { return (*t.blob(r))[:r.key] }
-func (t *memTable) tokenOf(r *memRecord) []byte { return (*t.blob(r))[r.key : r.key+r.token] }
-
-// headBody returns a record's head and body with no room behind them, so that a
-// caller's append cannot reach what others were given.
-func (t *memTable) headBody(r *memRecord) (head, body []byte) {
-	b := *t.blob(r)
-	from := r.key + r.token
-	to := from + r.head
-	if r.head > 0 {
-		head = b[from:to:to]
+// name returns the name of the record at i.
+func (sl *memSlab) name(i uint32) []byte {
+	if b := sl.longNames[i]; b != nil {
+		return b
 	}
-	if n := len(b); uint32(n) > to {
-		body = b[to:n:n]
+	return sl.names[i][:sl.records[i].key+sl.records[i].token]
+}
+
+func (t *memTable) keyOf(r *memRecord) []byte   { return t.nameOf(r)[:r.key] }
+func (t *memTable) tokenOf(r *memRecord) []byte { return t.nameOf(r)[r.key:] }
+
+// memSetName gives a record its key and token. The key may be the one that it has.
+func memSetName[K string | []byte](t *memTable, r *memRecord, key K, token string) {
+	sl, i := t.slab(r.id)
+	b, long := memRoom(sl.names[i][:0:memShortName], len(key)+len(token))
+	b = append(append(b, key...), token...)
+	if sl.longNames[i] = nil; long {
+		sl.longNames[i] = b
+	}
+	r.key, r.token = uint32(len(key)), uint32(len(token))
+}
+
+// memRoom returns an empty slice with room for n bytes: short, if that is enough.
+func memRoom(short []byte, n int) (b []byte, long bool) {
+	if n <= cap(short) {
+		return short, false
+	}
+	return make([]byte, 0, n), true
+}
+
+// answer returns a record's head and body, for a caller to keep, with no room behind
+// them, so that an append cannot reach what others were given.
+func (t *memTable) answer(r *memRecord) (head, body []byte) {
+	sl, i := t.slab(r.id)
+	b := sl.longAnswers[i]
+	if b == nil {
+		b = slices.Clone(sl.answers[i][:r.head+r.body])
+	}
+	if r.head > 0 {
+		head = b[:r.head:r.head]
+	}
+	if r.body > 0 {
+		body = b[r.head:len(b):len(b)]
 	}
 	return head, body
 }
 
-// rewrite gives a record another token, head and body.
-func (t *memTable) rewrite(r *memRecord, token string, head, body []byte) {
-	key, old := t.keyOf(r), *t.blob(r)
-	if n := len(key) + len(token); n == len(old) && string(t.tokenOf(r)) == token && cap(old)-n >= len(head)+len(body) {
-		*t.blob(r) = append(append(old, head...), body...)
-		r.head = uint32(len(head))
-		return
+// setAnswer gives a record its head and body.
+func (t *memTable) setAnswer(r *memRecord, head, body []byte) {
+	sl, i := t.slab(r.id)
+	b, long := memRoom(sl.answers[i][:0:memShortAnswer], len(head)+len(body))
+	b = append(append(b, head...), body...)
+	if sl.longAnswers[i] = nil; long {
+		sl.longAnswers[i] = b
 	}
-	b := make([]byte, 0, len(key)+len(token)+len(head)+len(body))
-	b = append(append(b, key...), token...)
-	*t.blob(r) = append(append(b, head...), body...)
-	r.token, r.head = uint32(len(token)), uint32(len(head))
+	r.head, r.body = uint32(len(head)), uint32(len(body))
 }
 
 // Placing.
 
-const memSlabSize = 64
+const (
+	// memSlabSize makes a slab that wastes little of the memory which the runtime has for
+	// one; and there must be a bit for each record.
+	memSlabSize = 53
+
+	memShortName   = 96 // a digest in hexadecimal and a token made by NewToken
+	memShortAnswer = 64
+)
 
 // A memSlab holds records. The pointers come first because the collector looks no
 // further than the last one.
 type memSlab struct {
-	blobs      [memSlabSize][]byte
-	records    [memSlabSize]memRecord
-	used       uint64 // a bit for each
-	prev, next uint32 // in the list of slabs with room, 1 + place
+	longNames   [memSlabSize][]byte
+	longAnswers [memSlabSize][]byte
+	records     [memSlabSize]memRecord
+	names       [memSlabSize][memShortName]byte
+	answers     [memSlabSize][memShortAnswer]byte
+	used        uint64 // a bit for each
+	prev, next  uint32 // in the list of slabs with room, 1 + place
 }
 
 // at returns a record by its number, or nil for none.
@@ -175,8 +206,14 @@ func (t *memTable) at(id memRef) *memRecord {
 	if id == 0 {
 		return nil
 	}
-	i := uint32(id) - 1
-	return &t.slabs[i/memSlabSize].records[i%memSlabSize]
+	sl, i := t.slab(id)
+	return &sl.records[i]
+}
+
+// slab returns where a record lies.
+func (t *memTable) slab(id memRef) (sl *memSlab, i uint32) {
+	at := uint32(id) - 1
+	return t.slabs[at/memSlabSize], at % memSlabSize
 }
 
 // place finds room for a record.
@@ -209,8 +246,7 @@ func (t *memTable) vacate(r *memRecord) {
 	i := uint32(r.id) - 1
 	at := i / memSlabSize
 	sl := t.slabs[at]
-	sl.blobs[i%memSlabSize] = nil
-	*r = memRecord{}
+	sl.clear(i % memSlabSize)
 	if sl.used == 1<<memSlabSize-1 {
 		sl.next = t.room
 		if t.room != 0 {
@@ -224,6 +260,13 @@ func (t *memTable) vacate(r *memRecord) {
 		t.slabs[at] = nil
 		t.unused = append(t.unused, at)
 	}
+}
+
+func (sl *memSlab) clear(i uint32) {
+	sl.longNames[i], sl.longAnswers[i] = nil, nil
+	sl.records[i] = memRecord{}
+	clear(sl.names[i][:])
+	clear(sl.answers[i][:])
 }
 
 // leaveRoom takes a slab out of the list of those with room.

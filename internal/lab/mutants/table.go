@@ -23,7 +23,7 @@ var mutants = []mutant{
 		`case now < r.lapses || !orphans:`,
 		`case !orphans:`},
 	{"a takeover does not rotate the token", "memstore.go",
-		`s.table.rewrite(r, op.Token, nil, nil)
+		`memSetName(&s.table, r, s.table.keyOf(r), op.Token)
 		r.holder++`,
 		`r.holder++`},
 	{"a repeated claim does not know its own token", "memstore.go",
