@@ -118,7 +118,6 @@ func TestHostileBytes(t *testing.T) {
 		rows.Go(func() {
 			path := fmt.Sprintf("/h%d-", i)
 			conn := dial(t, p.URL)
-			conn.SetDeadline(time.Now().Add(20 * time.Second))
 			go io.WriteString(conn, strings.Replace(c.bytes, "/h", path, 1))
 			r := bufio.NewReader(conn)
 			var statuses []string
