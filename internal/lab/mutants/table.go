@@ -362,14 +362,9 @@ var mutants = []mutant{
 		`c.getBody() != nil && !netHTTPResends(r.Header)`,
 		`c.getBody() != nil`},
 	{"an attempt's timer is not stopped", "attempt.go",
-		`		a.timer.Stop()
-	default: // nobody could have noticed a timer
-		a.timedOut = a.left(now) <= 0
-	}
-	a.over = true`,
-		`	default: // nobody could have noticed a timer
-		a.timedOut = a.left(now) <= 0
-	}`},
+		`		a.timer = time.AfterFunc(a.left(time.Now()), a.expire)`,
+		`		a.timer = time.AfterFunc(a.left(time.Now()), a.expire)
+		time.AfterFunc(a.left(time.Now()), a.expire)`},
 	{"an answer that is not used is not closed", "call.go",
 		`		drain(c.resp)
 		c.resp = nil`,
