@@ -43,15 +43,13 @@ import (
 // refused as a key used for something else.
 func fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, body []byte) [32]byte {
 	f := fingerprinters.Get().(*fingerprinter)
-	f.hash.Reset()
+	f.flushed = false
 	f.buf = append(f.buf[:0], fingerprintDomain...)
 	f.string(strings.ToLower(host))
 	f.query(rawQuery)
 	f.string(ifMatch)
 	f.content(contentType, contentEncoding, body, 0)
-	f.flush()
-	f.hash.Sum(f.sum[:0])
-	sum := f.sum
+	sum := f.digest()
 	if cap(f.buf) <= keepFingerprintBuf && cap(f.pairs) <= keepFingerprintPairs {
 		fingerprinters.Put(f)
 	}
@@ -77,6 +75,8 @@ type fingerprinter struct {
 	buf   []byte // to be hashed
 	sum   [32]byte
 	pairs []queryPair
+
+	flushed bool // hash has the beginning
 }
 
 // How a body, or a query, is compared.
@@ -88,8 +88,22 @@ const (
 )
 
 func (f *fingerprinter) flush() {
+	if !f.flushed {
+		f.hash.Reset()
+		f.flushed = true
+	}
 	f.hash.Write(f.buf)
 	f.buf = f.buf[:0]
+}
+
+// digest returns the digest of everything.
+func (f *fingerprinter) digest() [32]byte {
+	if !f.flushed {
+		return sha256.Sum256(f.buf)
+	}
+	f.flush()
+	f.hash.Sum(f.sum[:0])
+	return f.sum
 }
 
 func (f *fingerprinter) length(n int) {

@@ -129,6 +129,11 @@ func parseKeyField(h http.Header, field string) (string, error) {
 			value = values[0]
 		}
 	}
+	return onlyKey(field, n, value)
+}
+
+// onlyKey reads the value of a field with a key, if it is there once.
+func onlyKey(field string, n int, value string) (string, error) {
 	switch n {
 	case 0:
 		return "", ErrNoKey
@@ -412,13 +417,13 @@ type recordContext struct {
 }
 
 // init makes it the context of a handler that serves the request with the caller's key
-// callerKey, recorded under recordKey and bound to binding. Requests made with it run
-// under an implicit action.
-func (x *recordContext) init(ctx context.Context, callerKey, recordKey string, binding [32]byte) {
+// callerKey, recorded and bound as record says. Requests made with it run under an
+// implicit action.
+func (x *recordContext) init(ctx context.Context, callerKey string, record *Op) {
 	x.Context = ctx
 	s := &x.source
 	*s = keySource{kind: keyImplicit, shown: callerKey, shows: callerKey != ""}
-	s.record, s.binding = recordKey, binding
+	s.record = record
 	s.mem = &s.own
 }
 
@@ -449,15 +454,14 @@ type keySource struct {
 	mem   *actionMemory
 	own   actionMemory // mem of an outermost source: one allocation for both
 
-	record  string   // of a keyImplicit: its record's key,
-	binding [32]byte // and to whom that is bound
+	record *Op // of a keyImplicit: its record's key, and to whom that is bound
 }
 
 // identity is what the keys of an action derive from. That of a handler is worked out
 // when it is needed: most handlers make no requests.
 func (s *keySource) identity() [32]byte {
 	if s.kind == keyImplicit {
-		return sumParts(actionDomain, "record", s.record, string(s.binding[:]))
+		return sumParts(actionDomain, "record", s.record.Key, string(s.record.Binding[:]))
 	}
 	return s.id
 }

@@ -736,7 +736,7 @@ func TestKeyAllocations(t *testing.T) {
 		}},
 		{"WithKey", 2, func() { WithKey(ctx, "order-1") }},
 		{"WithAction", 2, func() { WithAction(ctx, "step") }},
-		{"withRecord", 1, func() { withRecord(ctx, "order-1", "record", [32]byte{}) }},
+		{"withRecord", 2, func() { withRecord(ctx, "order-1", "record", [32]byte{}) }},
 	} {
 		if got := testing.AllocsPerRun(100, tt.f); got > tt.most {
 			t.Errorf("%s: %v allocations, want at most %v", tt.what, got, tt.most)
@@ -747,6 +747,6 @@ func TestKeyAllocations(t *testing.T) {
 // withRecord returns the context of a handler.
 func withRecord(ctx context.Context, callerKey, recordKey string, binding [32]byte) context.Context {
 	x := new(recordContext)
-	x.init(ctx, callerKey, recordKey, binding)
+	x.init(ctx, callerKey, &Op{Key: recordKey, Binding: binding})
 	return x
 }

@@ -239,7 +239,9 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	key, err := parseKeyField(r.Header, p.field)
+	var h requestHeader
+	h.read(r.Header, p.field)
+	key, err := onlyKey(p.field, h.keys, h.key)
 	if errors.Is(err, ErrNoKey) && (p.m.Required == nil || !p.m.Required(r)) {
 		p.next.ServeHTTP(w, r)
 		return
@@ -248,7 +250,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.m.OnOutcome != nil || writeTimeout(r) > 0 {
 		x.began = time.Now()
 	}
-	x.serve(err)
+	x.serve(&h, err)
 }
 
 // writeTimeout is what the server's WriteTimeout allows a request from its beginning
@@ -284,7 +286,7 @@ type handling struct {
 	body bodyReader
 }
 
-func (x *exchange) serve(keyErr error) {
+func (x *exchange) serve(h *requestHeader, keyErr error) {
 	x.r.method, x.r.path = x.req.Method, wirePath(x.req)
 	defer x.report()
 	if errors.Is(keyErr, ErrNoKey) {
@@ -295,11 +297,11 @@ func (x *exchange) serve(keyErr error) {
 		x.refuse(refuseMalformedKey(keyErr))
 		return
 	}
-	if isUpgrade(x.req) {
+	if h.isUpgrade(x.req) {
 		x.refuse(refuseUpgrade())
 		return
 	}
-	if refusal := x.prepare(); refusal != nil {
+	if refusal := x.prepare(h); refusal != nil {
 		x.refuse(refusal)
 		return
 	}
@@ -350,7 +352,7 @@ func (x *exchange) refuse(p *Refusal) {
 
 // prepare reads what the record is made of: the whole request, before anything
 // is claimed.
-func (x *exchange) prepare() *Refusal {
+func (x *exchange) prepare(h *requestHeader) *Refusal {
 	m, r := x.p.m, x.req
 	scope := ""
 	if m.Scope != nil {
@@ -364,7 +366,7 @@ func (x *exchange) prepare() *Refusal {
 	x.r.op.Key = RecordKey(scope, x.r.method, x.r.path, x.callerKey)
 	x.out.Key = logKey(x.r.op.Key)
 	if scope == "" {
-		x.r.op.Binding = binding(r, x.callerKey)
+		x.r.op.Binding = h.binding(r, x.callerKey)
 	}
 	if refusal := x.readBody(); refusal != nil {
 		return refusal
@@ -373,20 +375,8 @@ func (x *exchange) prepare() *Refusal {
 	if x.form != "" {
 		data = []byte(x.form)
 	}
-	x.r.op.Fingerprint = fingerprint(r.Host, r.URL.RawQuery, fieldOf(r, "Content-Type"), fieldOf(r, "Content-Encoding"), fieldOf(r, "If-Match"), data)
+	x.r.op.Fingerprint = fingerprint(r.Host, r.URL.RawQuery, joined(h.contentType), joined(h.contentEncoding), joined(h.ifMatch), data)
 	return nil
-}
-
-// fieldOf returns a field's values as one.
-func fieldOf(r *http.Request, name string) string {
-	switch values := r.Header[name]; len(values) {
-	case 0:
-		return ""
-	case 1:
-		return values[0]
-	default:
-		return strings.Join(values, ", ")
-	}
 }
 
 const (
@@ -456,17 +446,7 @@ func unhex(c byte) byte {
 	return c - 'a' + 10
 }
 
-// binding is what is kept of the caller's credentials: an HMAC under a key that is
-// not stored, so that nothing in the store tells what they were or that two
-// records are of one caller.
-func binding(r *http.Request, key string) [32]byte {
-	name, values := credentials(r)
-	if name == "" {
-		return [32]byte{}
-	}
-	return bind(key, name, values)
-}
-
+// bind binds a record to its caller: see requestHeader.binding.
 func bind(key, name string, values []string) (sum [32]byte) {
 	var stack [512]byte
 	b := appendText(stack[:0], name)
@@ -477,63 +457,6 @@ func bind(key, name string, values []string) (sum [32]byte) {
 	mac.Write(b)
 	mac.Sum(sum[:0])
 	return sum
-}
-
-// credentialFields are looked at in this order.
-var credentialFields = [...]string{
-	"Authorization",
-	"X-Api-Key", "Api-Key", "Apikey", "X-Goog-Api-Key", "Ocp-Apim-Subscription-Key",
-	"X-Auth-Token", "X-Access-Token", "Private-Token",
-}
-
-// credentials returns those of the request that identify its caller best.
-func credentials(r *http.Request) (name string, values []string) {
-	for _, name := range credentialFields {
-		if present(r.Header[name]) {
-			return name, r.Header[name]
-		}
-	}
-	// Only a certificate that was verified says who is there.
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && len(r.TLS.VerifiedChains[0]) > 0 {
-		return "certificate", []string{string(r.TLS.VerifiedChains[0][0].Raw)}
-	}
-	if cookies := r.Header["Cookie"]; present(cookies) {
-		return "Cookie", cookies
-	}
-	return "", nil
-}
-
-func present(values []string) bool {
-	for _, v := range values {
-		if v != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// isUpgrade tells whether the request wants to leave HTTP. Java's HttpClient
-// offers h2c with every request in clear, which a server is free to ignore (RFC
-// 9110, section 7.8).
-func isUpgrade(r *http.Request) bool {
-	if r.Method == http.MethodConnect {
-		return true
-	}
-	asked := false
-	for _, v := range r.Header["Connection"] {
-		asked = asked || hasToken(v, "upgrade")
-	}
-	if !asked {
-		return false
-	}
-	for _, v := range r.Header["Upgrade"] {
-		for proto := range strings.SplitSeq(v, ",") {
-			if proto = strings.TrimSpace(proto); proto != "" && !strings.EqualFold(proto, "h2c") {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // readBody reads the request's body. It is read whole before anything is
@@ -728,7 +651,7 @@ func (x *exchange) prepareHandling(ctx context.Context) {
 	if d := writeTimeout(x.req); d > 0 {
 		c.writeBy = x.began.Add(d)
 	}
-	x.h.ctx.init(ctx, x.callerKey, x.r.op.Key, x.r.op.Binding)
+	x.h.ctx.init(ctx, x.callerKey, &x.r.op)
 }
 
 // sweep does for the handler's request what the server does for its own.

@@ -55,8 +55,8 @@ type capture struct {
 	// Room for what is small in most responses.
 	fieldRoom [3]field
 	valueRoom [5]string
-	bodyRoom  [128]byte
-	headRoom  [128]byte
+	bodyRoom  [64]byte
+	headRoom  [96]byte
 }
 
 // A field is one of a header.
