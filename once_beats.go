@@ -11,12 +11,14 @@ import (
 // that gets as far as its first heartbeat has a timer of its own from then on.
 //
 // All runs of a Once have the same lease, so who starts first is due first. The timer
-// stays set when nobody waits any more: it fires once, in vain.
+// stays set when nobody waits any more: it fires once, in vain. It is made anew each time
+// and not reset, since one from a synctest bubble cannot be reset outside of it.
 type beats struct {
 	mu          sync.Mutex
 	first, last *run // a list by run.prevBeat and run.nextBeat
-	timer       *time.Timer
 	set         bool
+	due         time.Time // then: when fire is called
+	nth         int       // counts the timers: only the latest counts
 }
 
 // add has r.heartbeat called in a goroutine of its own, unless remove comes before.
@@ -30,21 +32,20 @@ func (b *beats) add(r *run) {
 		b.last.nextBeat = r
 	}
 	b.last = r
-	if !b.set {
-		b.arm(time.Until(r.firstBeat()))
+	// A timer that is late or set for later was left behind in a bubble.
+	if at := r.firstBeat(); !b.set || at.Before(b.due) || r.acquired.Sub(b.due) > r.once.lease()/3 {
+		b.arm(at)
 	}
 }
 
 // firstBeat is when the first heartbeat is due.
 func (r *run) firstBeat() time.Time { return r.acquired.Add(r.once.lease() / 3) }
 
-func (b *beats) arm(after time.Duration) {
-	b.set = true
-	if b.timer == nil {
-		b.timer = time.AfterFunc(after, b.fire)
-		return
-	}
-	b.timer.Reset(after)
+func (b *beats) arm(at time.Time) {
+	b.nth++
+	n := b.nth
+	b.set, b.due = true, at
+	time.AfterFunc(time.Until(at), func() { b.fire(n) })
 }
 
 // remove forgets a run, if it still waits.
@@ -68,14 +69,17 @@ func (b *beats) remove(r *run) {
 }
 
 // fire calls those that are due, and waits for the next one.
-func (b *beats) fire() {
+func (b *beats) fire(n int) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if n != b.nth {
+		return
+	}
 	b.set = false
 	for r := b.first; r != nil; r = b.first {
-		if left := r.firstBeat().Sub(now); left > 0 {
-			b.arm(left)
+		if at := r.firstBeat(); at.After(now) {
+			b.arm(at)
 			return
 		}
 		if b.first = r.nextBeat; b.first == nil {

@@ -63,3 +63,29 @@ func TestEveryRunHasItsOwnHeartbeat(t *testing.T) {
 		}
 	})
 }
+
+// A Once may outlive a bubble: its timer, which does not, must not be in the way.
+func TestHeartbeatsOutliveABubble(t *testing.T) {
+	store := &renewing{MemoryStore: &oncehttp.MemoryStore{}, at: make(map[string][]time.Time)}
+	o := &oncehttp.Once{Store: store, Lease: 3 * time.Second, Logger: quiet()}
+	do := func(key string, lasts time.Duration) {
+		if _, err := o.Do(context.Background(), oncehttp.Op{Key: key}, func(context.Context) (head, body []byte, err error) {
+			time.Sleep(lasts)
+			return nil, nil, nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	synctest.Test(t, func(*testing.T) {
+		do("a", 4500*time.Millisecond) // the timer fires, and is set again
+		do("b", 0)
+	})
+	do("c", 0)
+	synctest.Test(t, func(*testing.T) { do("d", 4500*time.Millisecond) })
+	if n := len(store.at["a"]); n != 4 {
+		t.Errorf("got %d heartbeats, want 4", n)
+	}
+	if n := len(store.at["d"]); n != 4 {
+		t.Errorf("got %d heartbeats in another bubble, want 4", n)
+	}
+}
