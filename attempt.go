@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,14 +22,15 @@ type attempt struct {
 	start   time.Time
 	timeout time.Duration // 0: none
 	strict  bool          // the time is fixed, whatever moves
+	ended   atomic.Bool   // set under mu
+
+	trace atomic.Pointer[connTrace] // nil until somebody asks for it
 
 	mu       sync.Mutex
-	trace    *connTrace      // likewise
 	ctx      context.Context // nil until somebody asks for it
 	cancel   context.CancelFunc
 	timer    *time.Timer
 	over     bool // the headers are there, or never will be
-	ended    bool
 	timedOut bool
 	starved  bool // while it waited for the caller's body
 }
@@ -72,7 +74,7 @@ func (a *attempt) wake() context.Context {
 	}
 	a.ctx, a.cancel = context.WithCancel(a.c)
 	switch {
-	case a.ended:
+	case a.ended.Load():
 		a.cancel()
 	case a.timeout > 0 && !a.over:
 		a.timer = time.AfterFunc(a.left(time.Now()), a.expire)
@@ -142,12 +144,13 @@ func (a *attempt) settle(now time.Time) (late bool) {
 
 // end ends the attempt's context and frees what it holds.
 func (a *attempt) end() {
-	if a == nil {
+	if a == nil || a.ended.Load() {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.over, a.ended = true, true
+	a.over = true
+	a.ended.Store(true)
 	if a.timer != nil {
 		a.timer.Stop()
 	}

@@ -27,8 +27,9 @@ type connTrace struct {
 func (a *attempt) hooks() *httptrace.ClientTrace {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.trace == nil {
-		t := new(connTrace)
+	t := a.trace.Load()
+	if t == nil {
+		t = new(connTrace)
 		if _, ok := a.c.base().(*http.Transport); ok {
 			// net/http's own: it proves something if no connection was obtained.
 			t.GetConn = func(string) { t.asked.Store(true) }
@@ -37,9 +38,9 @@ func (a *attempt) hooks() *httptrace.ClientTrace {
 		if httptrace.ContextClientTrace(a.c) != nil {
 			httptrace.WithClientTrace(a.c, &t.ClientTrace) // which adds the caller's hooks to ours
 		}
-		a.trace = t
+		a.trace.Store(t)
 	}
-	return &a.trace.ClientTrace
+	return &t.ClientTrace
 }
 
 // traceKey is the key by which httptrace finds a trace in a context. An attempt
@@ -95,9 +96,7 @@ func (a *attempt) traced() *connTrace {
 	if a == nil {
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.trace
+	return a.trace.Load()
 }
 
 // seen is what the connections tell.
