@@ -128,7 +128,7 @@ func TestHiddenRowsAreRows(t *testing.T) {
 // and upstreams that do nothing.
 func TestWhatTakesLongIsNotCut(t *testing.T) {
 	t.Parallel()
-	const limit, step = 4 * time.Second, 1200 * time.Millisecond // a late machine is no failure
+	const limit, step = 3 * time.Second, 900 * time.Millisecond // a late machine is no failure
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/stream":
@@ -150,7 +150,7 @@ func TestWhatTakesLongIsNotCut(t *testing.T) {
 		}
 	}))
 	defer up.Close()
-	p := start(t, "-config", write(t, "store: \"memory:\"\ntimeouts: {header: 4s, body: 4s, write: 4s, idle: 4s}\nroutes:\n- {upstream: \""+up.URL+"\", timeout: 4s}\n"))
+	p := start(t, "-config", write(t, "store: \"memory:\"\ntimeouts: {header: 3s, body: 3s, write: 3s, idle: 3s}\nroutes:\n- {upstream: \""+up.URL+"\", timeout: 3s}\n"))
 	var all sync.WaitGroup
 	defer all.Wait()
 	is := func(what, method, path string, body io.Reader, want string) {
