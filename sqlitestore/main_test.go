@@ -92,12 +92,6 @@ func (c *child) rest(t testing.TB) []string {
 	return all
 }
 
-// kill ends the child as a crash would.
-func (c *child) kill() {
-	c.cmd.Process.Kill() // SIGKILL
-	c.cmd.Wait()
-}
-
 // end lets the child end by itself.
 func (c *child) end(t testing.TB) {
 	t.Helper()
