@@ -15,13 +15,11 @@ import (
 // record is asked for before it. If somebody comes in between, only Left is that of
 // the record before: less than it could be, or more, but not more than was asked for.
 
-// claim sends what claims the key. PTTL is first also because go-redis looks long at
+// claim makes what claims the key. PTTL is first also because go-redis looks long at
 // a batch whose first reply is nil.
-func (c *call) claim(pipe redis.Pipeliner) {
-	c.left = redis.NewCmd(background, "pttl", c.key)
-	c.cmd = redis.NewCmd(background, "set", c.key, c.args[0], "nx", "get", "px", c.args[1])
-	pipe.Process(background, c.left)
-	pipe.Process(background, c.cmd)
+func (c *call) claim() (left, set *redis.Cmd) {
+	return redis.NewCmd(background, "pttl", c.key),
+		redis.NewCmd(background, "set", c.key, c.args[0], "nx", "get", "px", c.args[1])
 }
 
 // claimed takes what became of it, as takeScript would say it. No reply means that

@@ -36,3 +36,10 @@ func Apart(s *Store) int { return int(s.apart.n.Load()) }
 
 // LimitApart changes how many calls may be under way that go by themselves.
 func LimitApart(s *Store, calls int) { s.apart.max = int64(calls) }
+
+// Lines is how many lines there are, and how many of them somebody has.
+func Lines(s *Store) (all, held int) {
+	s.lanes.mu.Lock()
+	defer s.lanes.mu.Unlock()
+	return len(s.lanes.free) + s.lanes.held, s.lanes.held
+}

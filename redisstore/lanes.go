@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -10,8 +11,12 @@ import (
 )
 
 // lanes send the calls of many goroutines together, because what a call costs is
-// mostly the system calls of sending and receiving it. What arrives while all lanes
-// are under way goes with the next one; nothing waits for company.
+// mostly the system calls of sending and receiving it. What arrives while all are
+// under way goes with the next one; nothing waits for company.
+//
+// While all is well callers do that themselves, each with a line. Lanes do it when
+// there is no line, and for calls that a line is not for: a lane is as patient as the
+// client, and nobody has to wait for it longer than he wants.
 //
 // A lane is a goroutine, which stays for a while when it has nothing to do: a new one
 // would have to grow its stack each time, at a fifth of the cost of a call.
@@ -26,6 +31,11 @@ type lanes struct {
 	uses    int
 	idle    *time.Timer // nil: not set
 	closed  bool
+
+	free    []*line   // that nobody has
+	held    int       // lines that callers have
+	opening int       // lines that lanes are about to open
+	noLine  time.Time // none is opened before then
 }
 
 const (
@@ -35,14 +45,66 @@ const (
 	laneIdle = 10 * time.Second
 )
 
-// send has a call sent, unless too many wait.
-func (l *lanes) send(c *call) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.waiting.add(c); err != nil {
+// run has a call sent and returns when it is over, or its caller has to leave.
+func (l *lanes) run(ctx context.Context, c *call) error {
+	leading, err := l.send(c)
+	if err != nil {
 		return err
 	}
+	for {
+		if leading && l.lead(c) {
+			return nil
+		}
+		leading = false
+		select {
+		case w := <-c.word:
+			if w == ended {
+				return nil
+			}
+			if ctx.Err() == nil {
+				leading = true
+				continue
+			}
+		case <-ctx.Done():
+		}
+		switch {
+		case !l.leave(c):
+			return c.awaitLate(ctx)
+		case c.tried:
+			return errNotKnown(ctx)
+		}
+		return fmt.Errorf("not sent: %w", ctx.Err())
+	}
+}
+
+// send has a call sent, unless too many wait. If it leads it is for the caller to send
+// it.
+func (l *lanes) send(c *call) (leading bool, err error) {
+	c.size = c.bytes()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.uses++
+	if l.idle == nil && !l.closed {
+		l.endIdle(l.uses)
+	}
+	if n := len(l.free); n > 0 && l.waiting.calls.Len() == 0 && c.fits() {
+		c.line, l.free = l.free[n-1], l.free[:n-1]
+		l.held++
+		return true, nil
+	}
+	c.word = make(chan word, 1)
+	if err := l.waiting.add(c); err != nil {
+		return false, err
+	}
+	// Calls wait only while somebody has a line, or a lane is under way.
+	if l.held < maxLines {
+		l.wakeLane()
+	}
+	return false, nil
+}
+
+// wakeLane has one more lane look for work, if there is one.
+func (l *lanes) wakeLane() {
 	switch {
 	case l.parked > 0:
 		l.parked--
@@ -50,29 +112,30 @@ func (l *lanes) send(c *call) error {
 		l.word <- true
 	case l.under < maxLanes:
 		l.under++
-		go l.run()
+		go l.work()
 	}
-	if l.idle == nil && !l.closed {
-		l.endIdle(l.uses)
-	}
-	return nil
 }
 
-// leave reports whether the call was not sent yet. Then it never will be.
+// leave takes a call away that is not under way, and reports whether it was not.
 func (l *lanes) leave(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if c.line != nil { // and was about to be
+		l.pass(c.line)
+		c.line = nil
+		return true
+	}
 	return l.waiting.remove(c)
 }
 
-// endIdle ends parked lanes when there was no use since the given one.
+// endIdle ends parked lanes, and lines, when there was no use since the given one.
 func (l *lanes) endIdle(use int) {
 	l.idle = time.AfterFunc(laneIdle, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		switch {
 		case l.closed:
-		case l.uses != use || l.under > 0:
+		case l.uses != use || l.under > 0 || l.held > 0:
 			l.endIdle(l.uses)
 		default:
 			l.idle = nil
@@ -81,8 +144,8 @@ func (l *lanes) endIdle(use int) {
 	})
 }
 
-// close ends parked lanes. Those that are under way, and any that a call starts later,
-// end once they have nothing to do.
+// close ends parked lanes, and lines. Those that are in use, and any that a call
+// starts later, end once they have nothing to do.
 func (l *lanes) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,10 +160,14 @@ func (l *lanes) end() {
 	for ; l.parked > 0; l.parked-- {
 		l.word <- false
 	}
+	for _, line := range l.free {
+		line.conn.Close()
+	}
+	l.free = nil
 }
 
-// run is one lane.
-func (l *lanes) run() {
+// work is one lane.
+func (l *lanes) work() {
 	batch := make([]*call, 0, 16)
 	for {
 		// Callers that can run now have calls that can go along.
@@ -121,7 +188,7 @@ func (l *lanes) run() {
 func (l *lanes) company() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.under > 1 || l.waiting.calls.Len() > 1
+	return l.under+l.held > 1 || l.waiting.calls.Len() > 1
 }
 
 // next takes some of the calls that wait, in their order. If there are none the lane
@@ -129,7 +196,7 @@ func (l *lanes) company() bool {
 func (l *lanes) next(batch []*call) []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	batch = l.waiting.take(batch)
+	batch = l.waiting.take(batch, maxBatchBytes, nil)
 	if len(batch) == 0 {
 		l.under--
 		l.parked++
@@ -142,38 +209,60 @@ func (l *lanes) next(batch []*call) []*call {
 
 // exec sends calls and tells their callers.
 func (l *lanes) exec(batch []*call) {
+	began := time.Now()
+	exec(background, l.client, batch, false)
+	quick := time.Since(began) < lineQuick
+	for _, c := range batch {
+		if c.err == nil {
+			quick = quick && isAnswer(c.cmd.Err())
+			c.take()
+		}
+		c.end()
+	}
+	if quick {
+		l.openLine()
+	}
+}
+
+// exec sends calls and waits for what comes of them. Only once means that whatever
+// goes wrong is left as it is.
+func exec(ctx context.Context, client *redis.Client, batch []*call, once bool) {
 	defer func() {
-		p := recover()
-		for _, c := range batch {
-			select {
-			case <-c.done:
-			default:
-				c.err = fmt.Errorf("the client panicked: %v", p)
-				close(c.done)
+		if p := recover(); p != nil { // in a hook of the client
+			for _, c := range batch {
+				c.err = errPanicked(p)
 			}
 		}
 	}()
+	wrap := func(cmd *redis.Cmd) redis.Cmder { return cmd }
+	if once {
+		wrap = func(cmd *redis.Cmd) redis.Cmder { return attempt{cmd} }
+	}
 	if c := batch[0]; len(batch) == 1 && c.script != nil {
-		c.alone(l.client)
-		close(c.done)
+		c.cmd = c.bySHA()
+		client.Process(ctx, wrap(c.cmd))
+	} else {
+		pipe := client.Pipeline()
+		for _, c := range batch {
+			if c.script == nil {
+				c.left, c.cmd = c.claim()
+				pipe.Process(ctx, wrap(c.left))
+			} else {
+				c.cmd = c.bySHA()
+			}
+			pipe.Process(ctx, wrap(c.cmd))
+		}
+		pipe.Exec(ctx) // each command has its error
+	}
+	if once {
 		return
 	}
-	pipe := l.client.Pipeline()
 	for _, c := range batch {
-		if c.script == nil {
-			c.claim(pipe)
-			continue
-		}
-		c.cmd = c.bySHA()
-		pipe.Process(background, c.cmd)
-	}
-	pipe.Exec(background) // each command has its error
-	for _, c := range batch {
-		if c.script == nil {
-			c.claimed()
-		} else {
-			c.took(l.client, c.cmd)
-		}
-		close(c.done)
+		c.again(client)
 	}
 }
+
+// An attempt is a command that the client does not repeat by itself.
+type attempt struct{ *redis.Cmd }
+
+func (attempt) NoRetry() bool { return true }

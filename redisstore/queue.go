@@ -3,6 +3,7 @@ package redisstore
 import (
 	"container/list"
 	"fmt"
+	"slices"
 )
 
 // A queue holds the calls that nobody has sent yet, in their order. While the
@@ -26,14 +27,24 @@ const (
 )
 
 func (q *queue) add(c *call) error {
-	size := c.bytes()
-	if q.calls.Len() >= q.max || q.bytes+size > q.maxBytes {
+	if q.calls.Len() >= q.max || q.bytes+c.size > q.maxBytes {
 		return errCrowded(int64(q.calls.Len()))
 	}
-	q.bytes += size
+	q.bytes += c.size
 	c.place = q.calls.PushBack(c)
 	return nil
 }
+
+// restore puts calls that were taken back to the front. There may be too many then,
+// by a batch.
+func (q *queue) restore(calls []*call) {
+	for _, c := range slices.Backward(calls) {
+		q.bytes += c.size
+		c.place = q.calls.PushFront(c)
+	}
+}
+
+func (q *queue) first() *call { return q.calls.Front().Value.(*call) }
 
 // remove reports whether the call was there.
 func (q *queue) remove(c *call) bool {
@@ -41,17 +52,25 @@ func (q *queue) remove(c *call) bool {
 		return false
 	}
 	q.calls.Remove(c.place)
-	q.bytes -= c.bytes()
+	q.bytes -= c.size
 	c.place = nil
 	return true
 }
 
-// take appends to a batch what may still go with it.
-func (q *queue) take(batch []*call) []*call {
-	for bytes := 0; len(batch) < maxBatch && bytes < maxBatchBytes && q.calls.Len() > 0; {
-		c := q.calls.Front().Value.(*call)
+// take appends to a batch what may go with it, while that has fewer bytes than most.
+// It ends before the first that does not fit, if not all do.
+func (q *queue) take(batch []*call, most int, fits func(*call) bool) []*call {
+	bytes := 0
+	for _, c := range batch {
+		bytes += c.size
+	}
+	for len(batch) < maxBatch && bytes < most && q.calls.Len() > 0 {
+		c := q.first()
+		if fits != nil && !fits(c) {
+			break
+		}
 		q.remove(c)
-		bytes += c.bytes()
+		bytes += c.size
 		batch = append(batch, c)
 	}
 	return batch

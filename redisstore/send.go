@@ -31,35 +31,19 @@ func (s *Store) run(ctx context.Context, what string, c *call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("redisstore: %s: %w", what, err)
 	}
-	c.done = make(chan struct{})
-	send, leave := s.lanes.send, s.lanes.leave
+	var err error
 	if s.lanes.client == nil || s.opts.replicas > 0 {
-		send, leave = s.sendApart, (*call).leaveApart
+		err = s.runApart(ctx, c)
+	} else {
+		err = s.lanes.run(ctx, c)
 	}
-	if err := send(c); err != nil {
+	if err == nil && c.err != nil {
+		return nil, explain(what, c.err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("redisstore: %s: %w", what, err)
 	}
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		if leave(c) {
-			return nil, fmt.Errorf("redisstore: %s: not sent: %w", what, ctx.Err())
-		}
-		late := time.NewTimer(overtime)
-		defer late.Stop()
-		select {
-		case <-c.done:
-		case <-late.C:
-			return nil, fmt.Errorf("redisstore: %s: the server has not answered; whether it did what it was asked is not known: %w", what, ctx.Err())
-		}
-	}
-	switch {
-	case c.err == nil:
-		return c.reply, nil
-	case c.ctx != nil && ctx.Err() != nil && errors.Is(c.err, context.Canceled): // by leaveApart
-		return nil, fmt.Errorf("redisstore: %s: given up; whether the server did what it was asked is not known: %w", what, ctx.Err())
-	}
-	return nil, explain(what, c.err)
+	return c.reply, nil
 }
 
 // A call is one run of a script, or a claim. Whoever made it may be gone before it ends, so
@@ -69,16 +53,46 @@ type call struct {
 	modern bool
 	key    string
 	args   []any
-
-	ctx    context.Context // of a call that goes by itself: ends when its caller leaves
-	cancel context.CancelFunc
-	place  *list.Element // in a queue, or nil
+	size   int // about how many bytes the arguments are
 
 	cmd   *redis.Cmd
 	left  *redis.Cmd // of a claim
 	reply any
 	err   error
-	done  chan struct{} // closed when reply and err are set
+	word  chan word // to the caller, who may be gone; holds one
+
+	// Of a call that goes by itself: ends when its caller leaves.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	// Of a call that may go with others. Guarded by lanes.mu until it is over.
+	place *list.Element // in the queue, or nil
+	line  *line         // over which its caller is to send it, or nil
+	tried bool          // over a line, in vain
+}
+
+// A word is what a caller is told who waits.
+type word int
+
+const (
+	ended word = iota + 1
+	leads      // send it yourself
+)
+
+// awaitLate gives a call whose caller's context has ended a moment more.
+func (c *call) awaitLate(ctx context.Context) error {
+	late := time.NewTimer(overtime)
+	defer late.Stop()
+	select {
+	case <-c.word:
+		return nil
+	case <-late.C:
+		return errNotKnown(ctx)
+	}
+}
+
+func errNotKnown(ctx context.Context) error {
+	return fmt.Errorf("the server has not answered; whether it did what it was asked is not known: %w", ctx.Err())
 }
 
 // bytes is about how much memory the arguments take.
@@ -125,28 +139,34 @@ type processor interface {
 
 // alone runs the call by itself.
 func (c *call) alone(p processor) {
-	cmd := c.bySHA()
-	p.Process(c.context(), cmd)
-	c.took(p, cmd)
+	c.cmd = c.bySHA()
+	p.Process(c.context(), c.cmd)
+	c.again(p)
+	c.take()
 }
 
-// took takes what became of a command that ran the script by its digest. A server
-// that was restarted, or became the master, does not know the script.
-func (c *call) took(p processor, cmd *redis.Cmd) {
-	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		cmd = c.byText()
-		p.Process(c.context(), cmd)
+// again runs the script by its text if the server does not know its digest: it was
+// restarted, or became the master.
+func (c *call) again(p processor) {
+	if c.script != nil && redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
+		c.cmd = c.byText()
+		p.Process(c.context(), c.cmd)
 	}
-	c.reply, c.err = cmd.Result()
 }
 
-// end tells the caller. A hook of the client may have panicked.
-func (c *call) end() {
-	if p := recover(); p != nil {
-		c.err = fmt.Errorf("the client panicked: %v", p)
+// take takes what became of the call's command.
+func (c *call) take() {
+	if c.script == nil {
+		c.claimed()
+	} else {
+		c.reply, c.err = c.cmd.Result()
 	}
-	close(c.done)
 }
+
+// end tells the caller that reply and err are set.
+func (c *call) end() { c.word <- ended }
+
+func errPanicked(p any) error { return fmt.Errorf("the client panicked: %v", p) }
 
 // apart counts the calls that go by themselves.
 type apart struct {
@@ -157,29 +177,43 @@ type apart struct {
 // maxApart is how many of them may be under way. Most wait for a connection then.
 const maxApart = 4096
 
-// sendApart sends a call by itself, with a goroutine of its own, so that its caller
+// runApart sends a call by itself, with a goroutine of its own, so that its caller
 // can leave.
-func (s *Store) sendApart(c *call) error {
+func (s *Store) runApart(ctx context.Context, c *call) error {
 	if s.apart.n.Add(1) > s.apart.max {
 		s.apart.n.Add(-1)
 		return errCrowded(s.apart.max)
 	}
+	c.word = make(chan word, 1)
 	c.ctx, c.cancel = context.WithCancel(background)
-	go func() {
-		defer s.apart.n.Add(-1)
-		defer c.cancel()
-		defer c.end()
-		if s.opts.replicas > 0 && c.script.settles != nil {
-			c.reply, c.err = s.evalReplicated(c)
-			return
-		}
-		c.alone(s.client)
-	}()
+	go s.sendApart(c)
+	select {
+	case <-c.word:
+		return nil
+	case <-ctx.Done():
+	}
+	c.cancel()
+	if err := c.awaitLate(ctx); err != nil {
+		return err
+	}
+	if errors.Is(c.err, context.Canceled) {
+		return errNotKnown(ctx)
+	}
 	return nil
 }
 
-// leaveApart has such a call end as soon as it can. It may have been sent.
-func (c *call) leaveApart() bool {
-	c.cancel()
-	return false
+func (s *Store) sendApart(c *call) {
+	defer s.apart.n.Add(-1)
+	defer c.cancel()
+	defer c.end()
+	defer func() {
+		if p := recover(); p != nil { // in a hook of the client
+			c.err = errPanicked(p)
+		}
+	}()
+	if s.opts.replicas > 0 && c.script.settles != nil {
+		c.reply, c.err = s.evalReplicated(c)
+		return
+	}
+	c.alone(s.client)
 }

@@ -37,7 +37,7 @@ import (
 // of a *redis.Client is a SET instead, and a script only if the key is neither free
 // nor done: then it takes a second round trip. Calls that
 // several goroutines make at the same time travel together where the client is a
-// *redis.Client. The scripts go by the server's clock, and every record expires by
+// *redis.Client; up to three connections of its pool, if that has six, are kept for it. The scripts go by the server's clock, and every record expires by
 // itself.
 //
 // A server whose maxmemory-policy evicts keys is refused, because an evicted record
@@ -101,6 +101,9 @@ const defaultPrefix = "oncehttp:"
 // redis.NewFailoverClient, or a *redis.ClusterClient. It does not use it yet: what
 // is wrong with the options or the server is an error of every later call, and of
 // Check.
+//
+// A *redis.Client gets a hook that only the store's own calls make use of. Hooks that
+// it has already see these calls; hooks that are added later may not.
 //
 // A *redis.Ring is refused. It gives the keys of a server that is down to another
 // one, which does not know what ran.

@@ -66,10 +66,11 @@ func openPostgres(t *testing.T) (all []oncehttp.Store) {
 
 func openRedis(t *testing.T) (all []oncehttp.Store) {
 	server := services.Redis(t)
+	prefix := fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano()) // the server may know an earlier run
 	for range 2 {
 		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		t.Cleanup(func() { client.Close() })
-		s := redisstore.New(client, redisstore.WithPrefix(t.Name()+":"), redisstore.WithLogger(quiet))
+		s := redisstore.New(client, redisstore.WithPrefix(prefix), redisstore.WithLogger(quiet))
 		t.Cleanup(s.Close)
 		all = append(all, s)
 	}
