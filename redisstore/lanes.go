@@ -188,7 +188,7 @@ func (l *lanes) work() {
 func (l *lanes) company() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.under+l.held > 1 || l.waiting.calls.Len() > 1
+	return l.under > 1 || l.waiting.calls.Len() > 1
 }
 
 // next takes some of the calls that wait, in their order. If there are none the lane

@@ -140,7 +140,8 @@ func (throughLine) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // lead sends the call of who has a line, and others. It reports whether the call is
 // over; else a lane will send it.
 func (l *lanes) lead(c *call) (over bool) {
-	if l.company() {
+	// As a lane does. Where calls wait already there are enough to go along.
+	if l.lonely() {
 		runtime.Gosched()
 	}
 	var few [16]*call
@@ -180,6 +181,13 @@ func (l *lanes) lead(c *call) (over bool) {
 		}
 	}
 	return over
+}
+
+// lonely reports whether no call waits although there seems to be more than one caller.
+func (l *lanes) lonely() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held > 1 && l.waiting.calls.Len() == 0
 }
 
 // plain reports whether the call was answered as it should be, with nothing left to
