@@ -20,6 +20,7 @@ type conn struct {
 	http2   bool // the server speaks it, and this client may
 	writing bool
 	in, out frames
+	greeted bool            // the server's first frame is out, which has to be its SETTINGS
 	streams map[uint32]bool // requests that are not answered
 	last    uint32          // the highest of all
 	waiting int             // requests that wait until only they are left
@@ -158,6 +159,7 @@ func (c *conn) received(typ, _ byte, stream uint32) {
 }
 
 func (c *conn) sent(typ, flags byte, stream uint32) {
+	c.greeted = true
 	if (typ == frameData || typ == frameHeaders) && flags&flagEndStream != 0 || typ == frameReset {
 		delete(c.streams, stream)
 	}
@@ -186,14 +188,15 @@ const (
 // goAway says GOAWAY and, unless it is only leaving, nothing after it. To say
 // unprocessed it waits until all others are answered; if the client gives one up
 // meanwhile, there is no telling which are left, and it says processed instead. On
-// HTTP/1 it does nothing.
+// HTTP/1 it does nothing. Net/http writes its SETTINGS in a goroutine of its own; a
+// GOAWAY before them would be an error of protocol (RFC 9113, section 3.4).
 func (c *conn) goAway(f farewell) {
 	c.mu.Lock()
 	if f == unprocessed {
 		c.waiting++
 		c.cond.Broadcast()
 	}
-	for c.http2 && !c.ended && (c.writing || !c.out.between() || f == unprocessed && len(c.streams) > c.waiting && !c.unsure) {
+	for c.http2 && !c.ended && (c.writing || !c.greeted || !c.out.between() || f == unprocessed && len(c.streams) > c.waiting && !c.unsure) {
 		c.cond.Wait()
 	}
 	if f == unprocessed && c.unsure {

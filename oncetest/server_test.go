@@ -627,7 +627,7 @@ func TestARequestThatCrossesTheGoAwayIsAnsweredOnce(t *testing.T) {
 		}
 		defer tr.CloseIdleConnections()
 		var wg sync.WaitGroup
-		for i, wait := range []time.Duration{0, 1500 * time.Millisecond} {
+		for i, wait := range []time.Duration{0, 500 * time.Millisecond} {
 			wg.Go(func() {
 				time.Sleep(wait)
 				resp, err := tr.RoundTrip(request(t, "POST", srv.URL, fmt.Sprint(i))) // net/http could repeat it
