@@ -23,7 +23,7 @@ import (
 
 // unit is long enough for a quiet machine. On another one the suite takes longer
 // ones by itself.
-const unit = 60 * time.Millisecond
+const unit = 45 * time.Millisecond
 
 func TestMain(m *testing.M) {
 	// The longest tests mostly wait: for leases to lapse, and for servers to start.

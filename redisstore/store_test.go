@@ -18,7 +18,7 @@ import (
 )
 
 // unit is short, because several suites run at the same time and mostly sleep.
-const unit = 100 * time.Millisecond
+const unit = 70 * time.Millisecond
 
 var ctx = context.Background()
 

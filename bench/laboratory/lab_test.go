@@ -24,7 +24,7 @@ func TestLab(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			lab.Run(t, lab.Config{
-				Storage: s.storage(t), Seeds: 60, RaceSeeds: 8,
+				Storage: s.storage(t), Seeds: 45, RaceSeeds: 8,
 				Must: must(s.mishaps), Again: "make lab STORE=" + s.name,
 			})
 		})
