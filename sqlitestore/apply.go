@@ -23,6 +23,7 @@ const grace = 250 * time.Millisecond
 type sighting struct {
 	first, last time.Time
 	free        time.Time // since when the holder could have had it
+	lapses      int64     // of the record: the holder lives who has changed it since
 }
 
 // gone reports whether the holder of a transactional claim, who does not have the
@@ -31,8 +32,8 @@ func (w *writer) gone(r *row) bool {
 	const forgotten = time.Minute
 	now := time.Now()
 	at, seen := w.sights[string(r.token)]
-	if !seen || now.Sub(at.last) > forgotten {
-		at = sighting{first: now}
+	if !seen || now.Sub(at.last) > forgotten || at.lapses != r.lapses {
+		at = sighting{first: now, lapses: r.lapses}
 		for token, old := range w.sights {
 			if now.Sub(old.last) > forgotten {
 				delete(w.sights, token)

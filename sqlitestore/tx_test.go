@@ -486,6 +486,33 @@ func TestAnOrphanStaysOneWhenItsStoreIsGone(t *testing.T) {
 	}
 }
 
+// Its holder has just said that he is about to begin.
+func TestAClaimThatIsRepeatedIsNotGoneSoon(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	other := open(t, l.path)
+	op := newOp("k")
+	for range 4 { // unless the machine is slow
+		if c, err := l.TxStore.Claim(t.Context(), op, time.Minute, day); err != nil || c.Status != oncehttp.ClaimAcquired {
+			t.Fatalf("Claim: %v, %v", c.Status, err)
+		}
+		repeated := time.Now()
+		for _, wait := range []time.Duration{0, grace * 4 / 5} {
+			time.Sleep(wait)
+			c, err := other.Claim(t.Context(), newOp("k"), time.Minute, day)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if time.Since(repeated) < grace && c.Status != oncehttp.ClaimRunning {
+				t.Fatalf("got %v %v after the holder's claim, want running", c.Status, time.Since(repeated))
+			}
+			if c.Status != oncehttp.ClaimRunning {
+				t.Skip("too slow to tell")
+			}
+		}
+	}
+}
+
 // What the first holder did is still not known when the one who took over vanishes.
 func TestAnOrphanThatWasTakenOverIsOneAgain(t *testing.T) {
 	t.Parallel()
