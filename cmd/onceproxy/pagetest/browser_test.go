@@ -12,6 +12,8 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"github.com/oncehttp/oncehttp/internal/services"
 )
 
 // patience is how long one step in the browser may take. It is long: CI machines do
@@ -21,31 +23,12 @@ const patience = time.Minute
 // chromium finds the browser, and installs Debian's where there is none. The error says
 // why that cannot be done.
 var chromium = sync.OnceValues(func() (string, error) {
-	find := func() string {
-		for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
-			if path, err := exec.LookPath(name); err == nil {
-				return path
-			}
-		}
-		return ""
-	}
-	if path := find(); path != "" {
-		return path, nil
-	}
-	if os.Geteuid() != 0 {
-		return "", fmt.Errorf("there is no Chromium, and only root may install it (on Debian: apt-get install chromium)")
-	}
-	for _, args := range [][]string{{"-q", "update"}, {"-q", "-y", "-o", "DPkg::Lock::Timeout=300", "install", "--no-install-recommends", "chromium"}} {
-		cmd := exec.Command("apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("there is no Chromium, and apt-get cannot install it: %v: %s", err, out[max(0, len(out)-300):])
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
 		}
 	}
-	if path := find(); path != "" {
-		return path, nil
-	}
-	return "", fmt.Errorf("there is no Chromium, even after it was installed")
+	return services.Program("chromium", "chromium")
 })
 
 // process is the browser that all tests share. It ends with the test binary.
