@@ -1,67 +1,20 @@
 package sqlitestore
 
-import (
-	"time"
-
-	"github.com/oncehttp/oncehttp"
-)
+import "github.com/oncehttp/oncehttp"
 
 // What the writer does for each method, in its transaction. An error is SQLite's
 // and fails the transaction; what the contract answers is put into the call.
 
-// A transactional claim of another store on the file, another process's mostly, is
-// running if that process holds the write lock. When it is found by somebody who
-// has the lock himself, its holder is gone, or about to begin its transaction. That
-// is given some time. Should the holder come later still, it finds out as soon as it
-// has begun, before its work starts: so none of this is needed for work to run once,
-// it only keeps a live holder from losing its turn.
-
-// grace is how long the lock must have been there to be had by the holder.
-const grace = 250 * time.Millisecond
-
-// A sighting is of a claim whose holder does not have the write lock.
-type sighting struct {
-	first, last time.Time
-	free        time.Time // since when the holder could have had it
-	lapses      int64     // of the record: the holder lives who has changed it since
-}
-
-// gone reports whether the holder of a transactional claim, who does not have the
-// write lock, has vanished.
-func (w *writer) gone(r *row) bool {
-	const forgotten = time.Minute
-	now := time.Now()
-	at, seen := w.sights[string(r.token)]
-	if !seen || now.Sub(at.last) > forgotten || at.lapses != r.lapses {
-		at = sighting{first: now, lapses: r.lapses}
-		for token, old := range w.sights {
-			if now.Sub(old.last) > forgotten {
-				delete(w.sights, token)
-			}
-		}
-	}
-	if at.free.IsZero() || now.Sub(at.last) > 20*grace {
-		at.free = now // who knows what was in between
-	}
-	at.last = now
-	// However busy the lock is, no holder waits for it for ever.
-	if now.Sub(at.free) >= grace || now.Sub(at.first) >= 2*w.s.busy() {
-		delete(w.sights, string(r.token))
-		return true
-	}
-	w.sights[string(r.token)] = at
-	return false
-}
-
-// lockWasHeld says that nobody else could have the write lock for a while.
-func (w *writer) lockWasHeld(d time.Duration) {
-	if d < grace/2 {
-		return
-	}
-	for token, at := range w.sights {
-		at.free = time.Time{}
-		w.sights[token] = at
-	}
+// leftBehind reports whether a transactional claim of another store on the file is
+// over, although nobody has ended it. It is asked by who has the write lock, so no
+// transaction runs it. Its holder may be about to begin one, unless its store is gone,
+// or has let so much time pass that it would have given up waiting for the lock.
+//
+// Should the holder come later still, it finds out as soon as it has begun, before its
+// work starts: so none of this is needed for work to run once, it only keeps a live
+// holder from losing its turn.
+func (w *writer) leftBehind(r *row, gone int64) bool {
+	return w.now < r.expires && w.s.foreign(r) && (r.owner == gone || w.now >= w.s.overdue(r))
 }
 
 func doClaim(w *writer, c *call) error {
@@ -76,7 +29,7 @@ func doClaim(w *writer, c *call) error {
 	case !found:
 		return errVanished
 	}
-	left := w.now < r.expires && w.s.foreign(&r) && w.gone(&r)
+	left := w.leftBehind(&r, c.gone)
 	switch {
 	case left && r.holder > 1:
 		// What an earlier holder did is still not known.

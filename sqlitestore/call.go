@@ -31,6 +31,8 @@ type call struct {
 	// whoever holds the lock may be running it.
 	running *oncehttp.Claim
 
+	gone int64 // a store on this file that is known to have ended; 0: none
+
 	claim   oncehttp.Claim
 	swept   int
 	err     error

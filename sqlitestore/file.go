@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -92,8 +93,9 @@ func (s *Store) prepare(ctx context.Context, conn *sql.Conn) error {
 	if path == "" {
 		return errors.New("sqlitestore: the database is in memory or temporary, and so gone when its connection is: use a file, or oncehttp.MemoryStore")
 	}
-	if s.path == "" {
-		s.path = path
+	if s.file == "" {
+		s.file = path
+		s.path = cmp.Or(s.path, path)
 	}
 	if readOnly(conn) {
 		return &fault{what: "open", path: s.path, kind: ErrReadOnly}

@@ -204,4 +204,8 @@ func (s *Store) foreign(r *row) bool {
 	return r.state == stateClaimed && r.owner != 0 && r.owner != s.id
 }
 
+// overdue is when the holder of a transactional claim has had its lease to come, and
+// then the time to wait for the write lock.
+func (s *Store) overdue(r *row) int64 { return r.lapses + micros(s.busy()) }
+
 var errVanished = errors.New("a record that could not be inserted is not there")

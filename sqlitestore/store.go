@@ -43,7 +43,8 @@ type Store struct {
 	ours bool // to be closed
 	path string
 	opts options
-	id   int64 // tells this store's transactional claims from those of others on the file
+	file string // the path as SQLite has it, which puts its own files beside it
+	id   int64  // tells this store's transactional claims from those of others on the file
 
 	clock   clock
 	readers readers
@@ -51,6 +52,8 @@ type Store struct {
 	turn    turn
 	writer  *writer
 	waits   waits
+
+	presence presence
 
 	stopped chan struct{} // the writer has
 	closed  chan struct{}
@@ -94,7 +97,8 @@ const (
 // Open opens a file, and makes it if there is none, for its owner's eyes only.
 // Beside it SQLite keeps two more, with -wal and -shm after its name, which belong
 // to it: whoever copies one copies all, with no process running, or uses SQLite's
-// backup. The file must be on a local disk.
+// backup. The file must be on a local disk. A store that has transactional claims
+// keeps a third, see [TxStore], whose copy is of no use.
 //
 // It may hold tables of others, too. The store's own begin with oncehttp_.
 //
@@ -189,7 +193,7 @@ func (s *Store) log() *slog.Logger {
 
 // start opens the file and begins to write.
 func (s *Store) start(nreaders int) error {
-	w := &writer{s: s, ctx: context.Background(), sights: make(map[string]sighting)}
+	w := &writer{s: s, ctx: context.Background()}
 	if err := w.open(); err != nil {
 		return err
 	}
@@ -223,6 +227,7 @@ func (s *Store) Close() error {
 		if s.tx != nil {
 			discard(s.tx)
 		}
+		s.vanish()
 		if s.ours {
 			err = s.db.Close()
 		}
@@ -299,11 +304,22 @@ func (s *Store) take(ctx context.Context, what string, op oncehttp.Op, lease, ke
 			return r.claim(now, status), nil
 		case string(r.token) == op.Token:
 		case s.foreign(&r):
-			// Whether its holder is still there can be seen from the write lock.
 			running := r.claim(now, oncehttp.ClaimRunning)
-			c.running = &running
+			switch {
+			case !s.lives(r.owner):
+				c.gone = r.owner
+			case now < s.overdue(&r):
+				return running, nil
+			default:
+				c.running = &running
+			}
 		case status == oncehttp.ClaimRunning || !orphans:
 			return r.claim(now, status), nil
+		}
+	}
+	if owner != 0 {
+		if err := s.appear(); err != nil {
+			return oncehttp.Claim{}, full(explain(what, s.path, err))
 		}
 	}
 	if err := s.submit(ctx, c); err != nil {

@@ -22,12 +22,15 @@ import (
 //     nothing else is written to the file meanwhile: first claims of other keys wait,
 //     up to WithBusyTimeout, then fail, and nothing runs for them. Replays go on.
 //     Keep such work short, and do not have it wait for others.
-//   - When a process dies, the system frees the lock, and SQLite forgets what was not
-//     committed. So the write lock tells which claims are running, and no lease has to
-//     lapse: a claim of another process counts as running as long as somebody holds
-//     the lock, and for a quarter of a second more, in which its holder may be about
-//     to begin. Then its key is free, for whoever asks for it, or the orphan again
-//     that it was, if it was taken over. Should the holder live after all, it finds out
+//   - When a process dies, the system frees its locks, and SQLite forgets what was not
+//     committed. So no lease has to lapse: a store that has transactional claims keeps
+//     a lock on an empty file beside the other, with -owner- and a number after its
+//     name, and a claim of a store whose lock is free is over at once. Its key is free
+//     then, for whoever asks for it, or the orphan again that it was, if it was taken
+//     over.
+//   - A claim of another process that lives is running until its lease has lapsed, for
+//     WithBusyTimeout more, in which its holder may wait for the write lock, and then
+//     as long as somebody has that. Should the holder come later still, it finds out
 //     before its work starts.
 //   - Work never has to run again because of what other transactions did: it has the
 //     lock before it starts.
@@ -93,8 +96,6 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 		return t.lockedOut("transact")
 	}
 	defer t.turn.unlock()
-	began := time.Now()
-	defer func() { t.writer.lockWasHeld(time.Since(began)) }()
 
 	conn, err := t.txConn()
 	if err != nil {

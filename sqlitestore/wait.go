@@ -3,6 +3,7 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"sync"
 	"time"
 
@@ -28,12 +29,15 @@ type room struct {
 	changed chan struct{} // closed: look again
 	n       int
 	token   string // of the holder when the first of them looked
+	owner   int64  // of its claim, if that is another store's; else 0
 	lapses  int64
 	looked  bool // since then
 }
 
 const (
 	lookEvery = 25 * time.Millisecond
+	// askEvery is how often the owners of transactional claims are asked for.
+	askEvery = 4 * lookEvery
 	// linger is for how long the looking goes on when nobody waits any more: who
 	// waits often does so again at once.
 	linger = time.Second
@@ -116,6 +120,9 @@ func (w *waits) watch(r *room, row *row) {
 	defer w.mu.Unlock()
 	if r.token == "" {
 		r.token, r.lapses = string(row.token), row.lapses
+		if w.s.foreign(row) {
+			r.owner = row.owner
+		}
 	}
 	if !w.looking && !w.closed {
 		w.looking = true
@@ -132,6 +139,7 @@ func (w *waits) look() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	busy := time.Now()
+	asked := busy
 	for {
 		select {
 		case <-tick.C:
@@ -155,6 +163,10 @@ func (w *waits) look() {
 				w.wake(key)
 			}
 		}
+		if time.Since(asked) >= askEvery {
+			w.askForOwners()
+			asked = time.Now()
+		}
 		// With very many keys to look at, look less often.
 		tick.Reset(max(lookEvery, 10*time.Since(began)))
 	}
@@ -174,6 +186,31 @@ func (w *waits) due(all bool, now int64) map[string]*room {
 		}
 	}
 	return due
+}
+
+// askForOwners wakes those who wait for a claim whose store has ended: it changes
+// nothing in the file when its process dies.
+func (w *waits) askForOwners() {
+	w.mu.Lock()
+	owners := make(map[int64]bool)
+	for _, r := range w.rooms {
+		if r.owner != 0 {
+			owners[r.owner] = true
+		}
+	}
+	w.mu.Unlock()
+	maps.DeleteFunc(owners, func(owner int64, _ bool) bool { return w.s.lives(owner) })
+	if len(owners) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, r := range w.rooms {
+		if owners[r.owner] {
+			delete(w.rooms, key)
+			close(r.changed)
+		}
+	}
 }
 
 // A looker is the connection that looks.

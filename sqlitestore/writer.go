@@ -37,7 +37,6 @@ type writer struct {
 	inserted int
 	due      int64 // when the next record expires, or earlier
 	rested   time.Time
-	sights   map[string]sighting // by token; guarded by Store.turn
 	warned   time.Time
 }
 
@@ -172,11 +171,9 @@ func (w *writer) start(stop func() (bool, error)) error {
 	if err := w.open(); err != nil {
 		return err
 	}
-	began := time.Now()
 	for wait := firstPoll; ; wait = nextPoll(wait) {
 		_, err := w.begin.ExecContext(w.ctx)
 		if err == nil {
-			w.lockWasHeld(time.Since(began))
 			return w.meet()
 		}
 		if !isBusy(err) {
