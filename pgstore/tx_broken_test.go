@@ -1,0 +1,192 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/services"
+	"github.com/oncehttp/oncehttp/pgstore"
+)
+
+// exec mode, so that the proxy can read what is sent
+func throughProxy(l *ledger, p *proxy) string {
+	return strings.Replace(l.DSN(l.db), l.Addr(), p.addr(), 1) + "&default_query_exec_mode=exec"
+}
+
+func TestALostAnswerToACommitIsSettled(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		p := newProxy(t, l.Addr())
+		commit := "commit"
+		if strings.Contains(t.Name(), "database/sql") {
+			commit = "COMMIT"
+		}
+		s := connect(t, throughProxy(l, p), pgstore.WithSettle(time.Second))
+		direct := connect(t, l.DSN(l.db))
+		for _, v := range []struct {
+			name  string
+			what  fault
+			times int
+			runs  int32
+			cents string
+			err   error
+			then  oncehttp.ClaimStatus
+		}{
+			{"the commit happened", losesReply, 1, 1, "100", nil, oncehttp.ClaimDone},
+			{"the commit did not happen, so the work runs again", losesRequest, 1, 2, "100", nil, oncehttp.ClaimDone},
+			{"the commit never happens, so the work is given up", losesRequest, 3, 3, "0", oncehttp.ErrRolledBack, oncehttp.ClaimAcquired},
+			{"the commit happened and nobody can ask", losesReplyAndGoesDown, 1, 1, "100", oncehttp.ErrOutcomeUnknown, oncehttp.ClaimDone},
+			{"the commit did not happen and nobody can ask", goesDown, 1, 1, "0", oncehttp.ErrOutcomeUnknown, oncehttp.ClaimAcquired},
+		} {
+			t.Run(v.name, func(t *testing.T) {
+				l.SQL(t, l.db, "update accounts set cents = 0")
+				op := newOp(v.name)
+				mustClaim(t, s, op, oncehttp.ClaimAcquired)
+				var ran atomic.Int32
+				p.arm(v.what, v.times, commit)
+				err := s.Transact(context.Background(), op, keep, pays(1, 100, &ran))
+				p.arm(v.what, 0, "")
+				if !errors.Is(err, v.err) {
+					t.Errorf("got error %v, want %v", err, v.err)
+				}
+				if got := ran.Load(); got != v.runs {
+					t.Errorf("work ran %d times, want %d", got, v.runs)
+				}
+				p.up()
+				if v.err == oncehttp.ErrOutcomeUnknown {
+					// What a Once does then. The server knows better.
+					eventually(t, "the unknown is settled", func() bool {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+						defer cancel()
+						return s.Renew(ctx, op, 0) == nil
+					})
+				}
+				if got := l.cents(t, 1); got != v.cents {
+					t.Errorf("got %s cents, want %s", got, v.cents)
+				}
+				mustClaim(t, direct, newOp(op.Key), v.then)
+			})
+		}
+	})
+}
+
+// Two processes, the same keys, and connections that break all the time.
+func TestExactlyOnceThoughConnectionsBreak(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		p := newProxy(t, l.Addr())
+		stores := []*pgstore.TxStore{connect(t, throughProxy(l, p)), connect(t, throughProxy(l, p))}
+		const keys, workers = 100, 8
+		var broken atomic.Int32
+		stop := make(chan struct{})
+		var breaker, wg sync.WaitGroup
+		breaker.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(20*time.Millisecond + rand.N(150*time.Millisecond)):
+					p.breakAll(false)
+					broken.Add(1)
+				}
+			}
+		})
+		var unknown atomic.Int32
+		for w := range workers {
+			wg.Go(func() {
+				s := stores[w%2]
+				for k := range keys {
+					for deadline := time.Now().Add(30 * time.Second); ; {
+						if time.Now().After(deadline) {
+							t.Errorf("key %d is stuck", k)
+							return
+						}
+						ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+						op := newOp(fmt.Sprint("key ", k))
+						c, err := s.Claim(ctx, op, lease, keep)
+						if err != nil {
+							s.Release(ctx, op)
+							cancel()
+							continue
+						}
+						if c.Status == oncehttp.ClaimDone {
+							cancel()
+							break
+						}
+						if c.Status == oncehttp.ClaimAcquired {
+							err = s.Transact(ctx, op, keep, func(ctx context.Context) ([]byte, []byte, oncehttp.TxEnd) {
+								err := add(ctx, 1, 1)
+								time.Sleep(2 * time.Millisecond)
+								return []byte("201"), nil, commitIf(err == nil)
+							})
+							if errors.Is(err, oncehttp.ErrOutcomeUnknown) {
+								unknown.Add(1)
+								s.Renew(ctx, op, 0)
+							}
+						} else {
+							s.Wait(ctx, op.Key)
+						}
+						cancel()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		close(stop)
+		breaker.Wait()
+		if got := l.cents(t, 1); got != fmt.Sprint(keys) {
+			t.Errorf("got %s cents for %d keys", got, keys)
+		}
+		if got := count(t, l.PG, l.db, "lapses is null"); got != keys {
+			t.Errorf("got %d records, want %d", got, keys)
+		}
+		if broken.Load() < 3 {
+			t.Error("too few connections were broken for this to show anything")
+		}
+		t.Logf("connections were broken %d times; %d outcomes were unknown for a while", broken.Load(), unknown.Load())
+	})
+}
+
+func TestTransactionsWorkThroughPgBouncer(t *testing.T) {
+	pg := services.Postgres(t)
+	l := newLedger(t, pg)
+	b := services.PgBouncer(t, pg, "default_pool_size = 12")
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		dsn := b.DSN(l.db) + "&default_query_exec_mode=" + mode
+		for i, s := range []*pgstore.TxStore{
+			migrated(t, pgstore.New(openPool(t, dsn, 8), quiet)).Transactional(),
+			migrated(t, pgstore.NewSQL(openSQL(t, dsn, 8), quiet)).Transactional(),
+		} {
+			t.Cleanup(s.Close)
+			l.SQL(t, l.db, "update accounts set cents = 0")
+			var ran atomic.Int32
+			var wg sync.WaitGroup
+			for k := range 40 {
+				wg.Go(func() {
+					op := newOp(fmt.Sprint(mode, i, k))
+					mustClaim(t, s, op, oncehttp.ClaimAcquired)
+					if err := s.Transact(context.Background(), op, keep, pays(1, 1, &ran)); err != nil {
+						t.Error(err)
+					}
+					mustClaim(t, s, newOp(op.Key), oncehttp.ClaimDone)
+				})
+			}
+			wg.Wait()
+			if got := l.cents(t, 1); got != "40" {
+				t.Errorf("%s: got %s cents, want 40", mode, got)
+			}
+		}
+	}
+}
