@@ -16,6 +16,7 @@ import (
 // serverState is what is known of the server, or of all masters of the cluster.
 type serverState struct {
 	modern   atomic.Bool           // knows scripts with flags: Redis 7
+	clock    atomic.Int64          // its clock, see there; 0: not known
 	checked  atomic.Int64          // when it was looked at last, in Unix nanoseconds; 0: never
 	refused  atomic.Pointer[error] // why it gets no claims
 	checking chan struct{}         // holds one who looks at it
@@ -137,12 +138,15 @@ func (s *Store) inspectServer() (err error) {
 	var mu sync.Mutex
 	var refused error
 	modern, persists, seen := true, true, false
+	var theirs clock
 	err = s.masters(ctx, func(ctx context.Context, node redis.Cmdable) error {
+		asked := time.Since(started)
 		text, err := node.Info(ctx).Result()
 		if err != nil {
 			return err
 		}
 		info := parseInfo(text)
+		told := info.clock((asked + time.Since(started)) / 2)
 		unfit := info.judge()
 		if unfit == nil {
 			for _, sc := range allScripts {
@@ -153,7 +157,7 @@ func (s *Store) inspectServer() (err error) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		seen = true
+		seen, theirs = true, told
 		modern = modern && info.major() >= 7
 		persists = persists && info["aof_enabled"] != "0"
 		if refused == nil {
@@ -168,6 +172,7 @@ func (s *Store) inspectServer() (err error) {
 		return errors.New("redisstore: look at the server: the cluster has no master")
 	}
 	s.server.modern.Store(modern)
+	s.server.clock.Store(int64(theirs))
 	if refused != nil {
 		s.server.refused.Store(&refused)
 	} else {

@@ -43,3 +43,14 @@ func Lines(s *Store) (all, held int) {
 	defer s.lanes.mu.Unlock()
 	return len(s.lanes.free) + s.lanes.held, s.lanes.held
 }
+
+// MoveClock changes what a store takes the server's clock to be, or has it not know
+// that. It looks at the server before.
+func MoveClock(s *Store, by time.Duration) {
+	s.Check(background)
+	if by == 0 {
+		s.server.clock.Store(0)
+		return
+	}
+	s.server.clock.Add(by.Microseconds())
+}

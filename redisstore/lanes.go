@@ -238,18 +238,18 @@ func exec(ctx context.Context, client *redis.Client, batch []*call, once bool) {
 	if once {
 		wrap = func(cmd *redis.Cmd) redis.Cmder { return attempt{cmd} }
 	}
-	if c := batch[0]; len(batch) == 1 && c.script != nil {
-		c.cmd = c.bySHA()
-		client.Process(ctx, wrap(c.cmd))
+	for _, c := range batch {
+		if c.script == nil {
+			c.cmd = c.claim()
+		} else {
+			c.cmd = c.bySHA()
+		}
+	}
+	if len(batch) == 1 {
+		client.Process(ctx, wrap(batch[0].cmd))
 	} else {
 		pipe := client.Pipeline()
 		for _, c := range batch {
-			if c.script == nil {
-				c.left, c.cmd = c.claim()
-				pipe.Process(ctx, wrap(c.left))
-			} else {
-				c.cmd = c.bySHA()
-			}
 			pipe.Process(ctx, wrap(c.cmd))
 		}
 		pipe.Exec(ctx) // each command has its error

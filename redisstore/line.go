@@ -193,7 +193,7 @@ func (l *lanes) lonely() bool {
 // plain reports whether the call was answered as it should be, with nothing left to
 // find out.
 func (c *call) plain() bool {
-	if c.err != nil || c.left != nil && c.left.Err() != nil {
+	if c.err != nil {
 		return false
 	}
 	err := c.cmd.Err()

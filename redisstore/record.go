@@ -17,7 +17,7 @@ import (
 //	 1     'R' for running (or orphaned: the lease tells), 'D' for done
 //	 2     '1' if somebody waits for it, else '0'
 //	 3–19  token of the holder: how it is packed, and 16 bytes
-//	20–27  the lease, or 0 if it was ended, or if done
+//	20–27  the lease, or 0 if it was ended; if done, when the record expires, or 0
 //	28–35  keep
 //	36–39  how many have held it
 //	40–47  how old it was when its expiry was set
@@ -25,10 +25,14 @@ import (
 //	80–111 binding
 //	112–   if done: 4 bytes of the length of the head, the head, the body
 //
-// Times are milliseconds, as big-endian doubles: Lua has no other numbers. None of
-// them is of a clock. Whatever sets one of them sets the key's expiry too, to
-// 1 ms more than lease and keep, so what is left of that (PTTL) tells for how long the
-// record has been what it is, on the server's clock.
+// Times are milliseconds, as big-endian doubles: Lua has no other numbers. All but one
+// are durations. Whatever sets one of them sets the key's expiry too, to 1 ms more than
+// lease and keep, so what is left of that (PTTL) tells for how long the record has been
+// what it is, on the server's clock.
+//
+// The one is when a done record expires: in Unix milliseconds, on the server's clock as
+// who completed it took it to be, or 0 if he did not know. It is there so that Claim can
+// tell what is left of the record without a PTTL; the key expires by itself.
 const (
 	version   = 1
 	headerLen = 116
@@ -42,6 +46,7 @@ var errUnreadable = errors.New("the record under this key was not written by thi
 type record struct {
 	done                 bool
 	lease, keep, age     float64
+	expires              float64
 	holder               int
 	fingerprint, binding [32]byte
 	head, body           []byte
@@ -61,6 +66,7 @@ func readRecord(v string) (r record, err error) {
 	copy(r.fingerprint[:], v[48:])
 	copy(r.binding[:], v[80:])
 	if r.done {
+		r.lease, r.expires = 0, r.lease
 		n := int64(binary.BigEndian.Uint32([]byte(v[112:headerLen])))
 		if n > int64(len(v)-headerLen) {
 			return r, errUnreadable

@@ -133,14 +133,14 @@ return 1
 `)
 
 // completeScript. Arguments: token, time to live, head and body, whether to write in
-// any case.
+// any case, the time of expiry.
 var completeScript = newRescue(readHeader + checkHolder + `
 if done then
 	if ARGV[4] == '1' then redis.call('SETRANGE', k, '0', '\1') end
 	return 1
 end
 ` + readTimes + `
-redis.call('SET', k, '\1D0' .. ARGV[1] .. struct.pack('>ddI4d', 0, ARGV[2] - 1, holder, age + since) .. string.sub(h, 49, 112) .. ARGV[3], 'PX', ARGV[2])
+redis.call('SET', k, '\1D0' .. ARGV[1] .. struct.pack('>ddI4d', ARGV[5], ARGV[2] - 1, holder, age + since) .. string.sub(h, 49, 112) .. ARGV[3], 'PX', ARGV[2])
 ` + wakeUp + `
 return 1
 `).settling(func(reply any) bool { return reply == replyOK })

@@ -23,7 +23,7 @@ func (s *Store) eval(ctx context.Context, what string, sc *script, key string, a
 
 // plain reports whether claims may be made without a script.
 func (s *Store) plain() bool {
-	return s.lanes.client != nil && s.opts.replicas == 0 && s.server.modern.Load()
+	return s.lanes.client != nil && s.opts.replicas == 0 && s.server.modern.Load() && s.server.clock.Load() != 0
 }
 
 // run makes a call and returns its reply.
@@ -56,7 +56,7 @@ type call struct {
 	size   int // about how many bytes the arguments are
 
 	cmd   *redis.Cmd
-	left  *redis.Cmd // of a claim
+	clock clock // of a claim
 	reply any
 	err   error
 	word  chan word // to the caller, who may be gone; holds one

@@ -189,7 +189,7 @@ func (s *Store) take(ctx context.Context, what string, op oncehttp.Op, lease, ke
 	var reply any
 	var err error
 	if orphans == "0" && s.plain() {
-		reply, err = s.run(ctx, what, &call{key: s.opts.prefix + op.Key, args: []any{fresh, ttl}})
+		reply, err = s.run(ctx, what, &call{key: s.opts.prefix + op.Key, args: []any{fresh, ttl}, clock: clock(s.server.clock.Load())})
 	}
 	if reply == nil && err == nil {
 		reply, err = s.eval(ctx, what, takeScript, op.Key, fresh, ttl, orphans, s.touch())
@@ -225,7 +225,7 @@ func (s *Store) Complete(ctx context.Context, op oncehttp.Op, head, body []byte,
 	if keep <= 0 {
 		return errKeep
 	}
-	return s.change(ctx, "complete", completeScript, &op, true, millis(keep)+1, join(head, body), s.touch())
+	return s.change(ctx, "complete", completeScript, &op, true, millis(keep)+1, join(head, body), s.touch(), s.expires(millis(keep)))
 }
 
 // Release implements [oncehttp.Store]. On a record that op.Token completed it is
@@ -256,6 +256,16 @@ func (s *Store) change(ctx context.Context, what string, sc *script, op *oncehtt
 		return oncehttp.ErrClaimLost
 	}
 	return fmt.Errorf("redisstore: %s: %w", what, errUnreadable)
+}
+
+// expires is when what lasts so many milliseconds from now expires, on the server's
+// clock, or 0 if only scripts claim keys, which need not know. It is asked for once the
+// server was looked at.
+func (s *Store) expires(keep int64) int64 {
+	if !s.plain() {
+		return 0
+	}
+	return clock(s.server.clock.Load()).now() + keep
 }
 
 // touch tells a script whether it must write even if it changes nothing.
