@@ -60,12 +60,16 @@ func TestALoneCallerSendsForHimself(t *testing.T) {
 	}})
 	s := open(t, client)
 	hasLine(t, s)
+	mu.Lock() // another line may just be opened
 	clear(seen)
+	mu.Unlock()
 	op := newOp()
 	mustClaim(t, s, op, oncehttp.ClaimAcquired)
 	if err := s.Complete(ctx, op, []byte("head"), nil, time.Hour); err != nil {
 		t.Fatal(err)
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	for _, name := range []string{"set", "evalsha"} {
 		if !strings.Contains(seen[name], "TestALoneCallerSendsForHimself") {
 			t.Errorf("%s was not sent by the test's goroutine, or not past the client's hooks:\n%s", name, seen[name])
