@@ -19,7 +19,7 @@ type attempt struct {
 	up    *upload      // its body; nil: it has none, or one that net/http knows to be in memory
 	reply replyBody
 
-	start   time.Time
+	start   moment
 	timeout time.Duration // 0: none
 	strict  bool          // the time is fixed, whatever moves
 	ended   atomic.Bool   // set under mu
@@ -77,13 +77,13 @@ func (a *attempt) wake() context.Context {
 	case a.ended.Load():
 		a.cancel()
 	case a.timeout > 0 && !a.over:
-		a.timer = time.AfterFunc(a.left(time.Now()), a.expire)
+		a.timer = time.AfterFunc(a.left(thisMoment()), a.expire)
 	}
 	return a.ctx
 }
 
 // bound limits the wait for headers.
-func (a *attempt) bound(timeout time.Duration, strict bool, now time.Time) {
+func (a *attempt) bound(timeout time.Duration, strict bool, now moment) {
 	if timeout <= 0 {
 		return
 	}
@@ -96,11 +96,11 @@ func (a *attempt) bound(timeout time.Duration, strict bool, now time.Time) {
 }
 
 // left is how much of the timeout is left. It starts anew when the body moves.
-func (a *attempt) left(now time.Time) time.Duration {
-	gone := now.Sub(a.start)
+func (a *attempt) left(now moment) time.Duration {
+	gone := now.since(a.start)
 	if a.up != nil && !a.strict {
 		if moved := a.up.moved.Load(); moved != 0 {
-			gone = min(gone, now.Sub(time.Unix(0, moved)))
+			gone = min(gone, now.since(moment(moved)))
 		}
 	}
 	return a.timeout - gone
@@ -114,7 +114,7 @@ func (a *attempt) expire() {
 	if a.over {
 		return
 	}
-	if left := a.left(time.Now()); left > 0 {
+	if left := a.left(thisMoment()); left > 0 {
 		a.timer.Reset(left)
 		return
 	}
@@ -125,7 +125,7 @@ func (a *attempt) expire() {
 
 // settle says that the wait for headers is over, and reports whether it was
 // too long.
-func (a *attempt) settle(now time.Time) (late bool) {
+func (a *attempt) settle(now moment) (late bool) {
 	if a == nil || a.timeout <= 0 {
 		return false
 	}

@@ -30,7 +30,7 @@ type upload struct {
 	src    io.ReadCloser
 	length int64                 // what Content-Length promises; 0 or less: nothing
 	count  int64                 // bytes read
-	moved  atomic.Int64          // time of the latest read that gave bytes or the end, in Unix nanoseconds
+	moved  atomic.Int64          // the moment of the latest read that gave bytes or the end; 0: none yet
 	asking atomic.Bool           // a read of src is under way
 	failed atomic.Pointer[error] // what the caller's own body returned, if not io.EOF
 	closed atomic.Bool
@@ -46,7 +46,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	u.asking.Store(false)
 	u.count += int64(n)
 	if n > 0 || err == io.EOF {
-		u.moved.Store(time.Now().UnixNano())
+		u.moved.Store(int64(thisMoment()))
 	}
 	switch {
 	case u.closed.Load() || err == errBodyClosed:
@@ -117,7 +117,7 @@ type resent struct {
 func (r *resent) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	if n > 0 {
-		r.u.moved.Store(time.Now().UnixNano())
+		r.u.moved.Store(int64(thisMoment()))
 	}
 	return n, err
 }

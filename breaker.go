@@ -190,14 +190,31 @@ func (b *Breaker) allow(k hostKey, attemptTimeout time.Duration, repeatable bool
 	return b.allowNear(&near, k, attemptTimeout, repeatable, now)
 }
 
+// pass is allowNear for what is by far the most frequent: a breaker that is closed,
+// and known to near. It reports whether this was one; if not, allowNear decides.
+func (b *Breaker) pass(near *hostNear[hostBreaker], attemptTimeout time.Duration, now moment) (ticket, bool) {
+	if b.Disabled {
+		return ticket{}, true
+	}
+	s := near.slot.Load()
+	if s == nil {
+		return ticket{}, false
+	}
+	c := s.v.calm.Load()
+	if c == nil || attemptTimeout > c.attemptTimeout {
+		return ticket{}, false
+	}
+	b.hosts.touch(s)
+	return ticket{b: b, h: &s.v, good: c.good, generation: c.generation, start: now}, true
+}
+
 // allowNear is allow for those who remember where k's breaker is.
 func (b *Breaker) allowNear(near *hostNear[hostBreaker], k hostKey, attemptTimeout time.Duration, repeatable bool, now time.Time) (ticket, error) {
-	if b.Disabled {
-		return ticket{}, nil
+	if !b.Disabled {
+		b.hosts.near(near, k, now)
 	}
-	h := b.hosts.near(near, k, now)
-	if c := h.calm.Load(); c != nil && attemptTimeout <= c.attemptTimeout {
-		return ticket{b: b, h: h, generation: c.generation, start: now}, nil
+	if ticket, ok := b.pass(near, attemptTimeout, momentOf(now)); ok {
+		return ticket, nil
 	}
 	if err := b.check(attemptTimeout); err != nil {
 		return ticket{}, err
@@ -326,7 +343,7 @@ type hostBreaker struct {
 	// failures in a row within its window only, so that a lone caller of a host
 	// that hangs would never reach five.
 	inRow    int
-	lastFail time.Time
+	lastFail moment // once there was one
 	tally    tally
 
 	// Open and half-open: when a probe may go, and when any attempt may be it.
@@ -341,6 +358,7 @@ type hostBreaker struct {
 // A calm is a time in which a breaker is closed and in the Breaker's map. Attempts
 // of no longer a timeout go without a lock.
 type calm struct {
+	good           *goods
 	generation     uint64
 	attemptTimeout time.Duration
 }
@@ -360,7 +378,7 @@ func (h *hostBreaker) allow(b *Breaker, k hostKey, attemptTimeout time.Duration,
 	if h.state == BreakerClosed && h.cb != nil && !h.gone && b.windowFor(attemptTimeout) <= h.window {
 		h.attemptTimeout = max(h.attemptTimeout, attemptTimeout)
 		h.calmDown()
-		a.ticket = ticket{b: b, h: h, generation: h.generation, start: now}
+		a.ticket = h.ticket(b, now)
 		return a
 	}
 	if h.gone {
@@ -373,7 +391,7 @@ func (h *hostBreaker) allow(b *Breaker, k hostKey, attemptTimeout time.Duration,
 		h.fresh(b, k, b.windowFor(attemptTimeout))
 		h.attemptTimeout = attemptTimeout
 		h.calmDown()
-		a.ticket = ticket{b: b, h: h, generation: h.generation, start: now}
+		a.ticket = h.ticket(b, now)
 		return a
 	}
 	if h.probing && !now.Before(h.probeEnds) {
@@ -392,12 +410,17 @@ func (h *hostBreaker) allow(b *Breaker, k hostKey, attemptTimeout time.Duration,
 	if err != nil { // gobreaker has a clock of its own
 		return admission{refused: true, until: h.opens(repeatable)}
 	}
-	a.ticket = ticket{b: b, h: h, tell: done, generation: h.generation, start: now}
+	a.ticket = ticket{b: b, h: h, tell: done, generation: h.generation, start: momentOf(now)}
 	if h.state == BreakerHalfOpen {
 		a.ticket.limit = b.probeLimit(attemptTimeout)
 		h.probing, h.probeDone, h.probeEnds = true, done, now.Add(a.ticket.limit)
 	}
 	return a
+}
+
+// ticket is the leave to make an attempt while the state is closed. h.mu is held.
+func (h *hostBreaker) ticket(b *Breaker, now time.Time) ticket {
+	return ticket{b: b, h: h, good: h.tally.latest, generation: h.generation, start: momentOf(now)}
 }
 
 // opens is when a breaker that is open may be probed.
@@ -414,6 +437,7 @@ func (h *hostBreaker) fresh(b *Breaker, k hostKey, window time.Duration) {
 	openFor := min(cmp.Or(b.OpenFor, 10*time.Second), longest)
 	h.window = window
 	h.tally.reset(window, h.now)
+	h.inRowNow(h.inRow)
 	h.generation++
 	h.cb = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		// How long it stays open is drawn anew each time, below. This is less
@@ -430,6 +454,7 @@ func (h *hostBreaker) fresh(b *Breaker, k hostKey, window time.Duration) {
 
 // trips reports whether the failures that are counted are enough to open it.
 func (h *hostBreaker) trips(b *Breaker) bool {
+	h.tally.settle()
 	// Not the attempts in flight, nor neutral ones.
 	decided := h.tally.allGood + h.tally.allBad
 	return h.inRow >= cmp.Or(b.Failures, 5) ||
@@ -451,6 +476,7 @@ func (h *hostBreaker) change(b *Breaker, k hostKey, from, to BreakerState, openF
 	case BreakerClosed:
 		h.until, h.untilAny = time.Time{}, time.Time{}
 		h.tally.reset(h.window, h.now)
+		h.inRowNow(h.inRow)
 		h.calmDown()
 	}
 	if b.OnStateChange == nil {
@@ -463,7 +489,15 @@ func (h *hostBreaker) change(b *Breaker, k hostKey, from, to BreakerState, openF
 }
 
 // calmDown lets attempts go without a lock. h.mu is held and the state is closed.
-func (h *hostBreaker) calmDown() { h.calm.Store(&calm{h.generation, h.attemptTimeout}) }
+func (h *hostBreaker) calmDown() {
+	h.calm.Store(&calm{h.tally.latest, h.generation, h.attemptTimeout})
+}
+
+// inRowNow sets how many attempts have failed in a row. h.mu is held.
+func (h *hostBreaker) inRowNow(n int) {
+	h.inRow = n
+	h.tally.latest.row.Store(n > 0)
+}
 
 // status returns the state, and until when it refuses attempts.
 func (h *hostBreaker) status() (BreakerState, time.Time) {
@@ -492,9 +526,10 @@ func (h *hostBreaker) leave(now time.Time, must bool) bool {
 type ticket struct {
 	b          *Breaker
 	h          *hostBreaker
+	good       *goods      // nil: a probe
 	tell       func(error) // of a probe
 	generation uint64
-	start      time.Time
+	start      moment
 	limit      time.Duration // of a probe
 	told       bool          // under h.mu
 }
@@ -505,26 +540,18 @@ func (t *ticket) probe() (limit time.Duration, ok bool) { return t.limit, t.limi
 
 // done says how the attempt ended. Only the first call counts, and only while
 // the breaker is still in the state in which it let the attempt through.
-func (t *ticket) done(v health, now time.Time) {
-	if t.h != nil && !t.h.doneWell(t, v, now) && t.h.done(t, v, now) {
+func (t *ticket) done(v health, now time.Time) { t.doneAt(v, momentOf(now)) }
+
+func (t *ticket) doneAt(v health, now moment) {
+	switch {
+	case t.h == nil:
+	// By far the most frequent. If the breaker has changed its state since, or is
+	// forgotten, nobody will look at what is counted here.
+	case v == healthGood && t.good != nil && !t.told && t.good.add(now):
+		t.told = true
+	case t.h.done(t, v, now.time()):
 		t.b.deliver()
 	}
-}
-
-// doneWell is done for what is by far the most frequent: the good end of an
-// attempt that is not a probe. It reports whether this was one.
-func (h *hostBreaker) doneWell(t *ticket, v health, now time.Time) bool {
-	if v != healthGood || t.tell != nil || t.told {
-		return false
-	}
-	h.mu.Lock()
-	t.told = true
-	if !h.gone && t.generation == h.generation {
-		h.inRow = 0
-		h.tally.add(true, now)
-	}
-	h.mu.Unlock()
-	return true
 }
 
 func (h *hostBreaker) done(t *ticket, v health, now time.Time) (changed bool) {
@@ -541,14 +568,14 @@ func (h *hostBreaker) done(t *ticket, v health, now time.Time) (changed bool) {
 	h.probing, h.probeDone = false, nil
 	switch v {
 	case healthGood:
-		h.inRow = 0
+		h.inRowNow(0)
 		h.tell(t, nil)
 	case healthBad:
-		if t.start.Sub(h.lastFail) > h.window {
+		if t.start.since(h.lastFail) > h.window {
 			h.inRow = 0
 		}
-		h.inRow++
-		h.lastFail = now
+		h.inRowNow(h.inRow + 1)
+		h.lastFail = momentOf(now)
 		h.tell(t, errFailure)
 	default:
 		h.tell(t, errNeutral)

@@ -27,7 +27,9 @@ func TestATallyForgetsWhatHasLeftItsWindow(t *testing.T) {
 				now = now.Add(3 * window)
 			}
 			good := rng.IntN(3) > 0
-			y.add(good, now)
+			if !good || rng.IntN(2) == 0 || !y.latest.add(momentOf(now)) {
+				y.add(good, now)
+			}
 			at := int64(now.Sub(start) / tenth)
 			all = append(all, outcome{at, good})
 			var wantGood, wantBad uint64
@@ -40,12 +42,17 @@ func TestATallyForgetsWhatHasLeftItsWindow(t *testing.T) {
 					wantBad++
 				}
 			}
-			if y.allGood != wantGood || y.allBad != wantBad {
-				t.Fatalf("seed %d, step %d: %d good and %d bad, want %d and %d", seed, step, y.allGood, y.allBad, wantGood, wantBad)
+			if got := y.allGood + uint64(y.latest.n.Load()); got != wantGood || y.allBad != wantBad {
+				t.Fatalf("seed %d, step %d: %d good and %d bad, want %d and %d", seed, step, got, y.allBad, wantGood, wantBad)
 			}
 		}
-		y.add(true, start) // a clock that went back counts for now
-		if y.allGood == 0 {
+		y.settle()
+		before := y.allGood // a clock that went back counts for now
+		y.add(true, start)
+		if !y.latest.add(momentOf(start)) {
+			t.Fatal("it takes the lock")
+		}
+		if y.settle(); y.allGood != before+2 {
 			t.Fatal("an outcome was lost")
 		}
 	}

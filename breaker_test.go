@@ -887,6 +887,68 @@ func TestABreakerAlwaysRecoversAndNeverSendsTwoProbes(t *testing.T) {
 	}
 }
 
+// Good outcomes are counted without a lock, and none may be lost.
+func TestEveryGoodOutcomeCountsHoweverManyComeAtOnce(t *testing.T) {
+	const each, callers = 50, 16
+	breakerTest(t, &Breaker{Failures: math.MaxInt, Window: 10 * time.Second}, func(t *testing.T, c *breakerCaller) {
+		c.attemptTimeout = time.Second
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for range each {
+					tk, err := c.ask()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(100 * time.Millisecond) // so that they come in five of the window's tenths
+					tk.done(healthGood, time.Now())
+				}
+			})
+		}
+		wg.Wait()
+		c.make(each*callers-1, healthBad)
+		c.wantState(BreakerClosed)
+		c.make(1, healthBad)
+		c.wantState(BreakerOpen)
+	})
+}
+
+func TestAGoodOutcomeEndsTheRowOfFailuresWhileOthersAreUnderWay(t *testing.T) {
+	breakerTest(t, &Breaker{MinOutcomes: math.MaxInt}, func(t *testing.T, c *breakerCaller) {
+		for range 3 {
+			early := c.start()
+			c.make(4, healthBad)
+			early.done(healthGood, time.Now())
+			c.wantState(BreakerClosed)
+		}
+		c.make(5, healthBad)
+		c.wantState(BreakerOpen)
+	})
+}
+
+func TestAGoodOutcomeFromBeforeABreakerOpenedIsVoid(t *testing.T) {
+	breakerTest(t, &Breaker{}, func(t *testing.T, c *breakerCaller) {
+		var before []*ticket
+		for range 100 {
+			before = append(before, c.start())
+		}
+		c.trip()
+		c.make(1, healthGood) // the probe
+		c.wantState(BreakerClosed)
+		c.make(5, healthGood)
+		for _, tk := range before {
+			tk.done(healthGood, time.Now())
+		}
+		c.make(4, healthBad)
+		c.make(1, healthGood)
+		c.make(1, healthBad)
+		c.wantState(BreakerClosed)
+		c.make(1, healthBad) // six of twelve
+		c.wantState(BreakerOpen)
+	})
+}
+
 func TestABreakerAllocatesOnlyForGobreaker(t *testing.T) {
 	c := callerOf(t, &Breaker{})
 	c.make(1, healthGood)

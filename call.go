@@ -25,16 +25,14 @@ type call struct {
 	latest *attempt // nil: none, or one that needs nothing of its own
 	extra  *extra   // nil: nothing in it
 
-	key   requestKey
-	first [1]Attempt
-	resp  *http.Response
-	err   error // why the latest attempt has no response
-	stop  error
+	key  requestKey
+	good goodTry
+	resp *http.Response
 
 	n         int32     // attempts made
 	certainty Certainty // worst so far, once there are attempts
 	handed    bool      // req.Body belongs to an attempt
-	final     bool      // err is one that no repeat can help
+	final     bool      // the failure is one that no repeat can help
 	again     bool      // decided: there is a next attempt
 	paid      bool      // a token was paid for it
 	ended     bool
@@ -46,9 +44,12 @@ type call struct {
 
 // extra is what few calls need.
 type extra struct {
+	err     error // why the latest attempt has no response
+	stop    error
 	tape    *tape
 	getBody func() (io.ReadCloser, error) // of a body that was read ahead
-	tries   []Attempt                     // all, once there are two
+	tries   []Attempt                     // all, unless c.good is
+	first   [1]Attempt                    // the first of them
 	last    error                         // the last failure that is known, for the Error
 	bodyErr error                         // the caller's own body failed
 	retryAt time.Time
@@ -65,6 +66,14 @@ func (c *call) more() *extra {
 	return c.extra
 }
 
+// failure is why the latest attempt has no response.
+func (c *call) failure() error {
+	if c.extra == nil {
+		return nil
+	}
+	return c.extra.err
+}
+
 func (c *call) tape() *tape {
 	if c.extra == nil {
 		return nil
@@ -72,25 +81,40 @@ func (c *call) tape() *tape {
 	return c.extra.tape
 }
 
+// A goodTry is the one attempt of a call that needed no other.
+type goodTry struct {
+	start  moment
+	took   time.Duration
+	status int32 // 0: none was as good as that
+	conns  int32
+}
+
 // tries are the attempts so far.
 func (c *call) tries() []Attempt {
-	if c.n < 2 {
-		return c.first[:c.n:c.n]
+	if g := &c.good; g.status != 0 {
+		return []Attempt{{N: 1, Start: g.start.time(), Duration: g.took, Status: int(g.status), Certainty: CertaintyAnswered, Conns: int(g.conns)}}
+	}
+	if c.extra == nil {
+		return nil
 	}
 	return c.extra.tries
 }
 
-// note adds an attempt.
-func (c *call) note(try *Attempt) {
-	if c.n++; c.n == 1 {
-		c.first[0] = *try
+// note adds an attempt, whose Start is still missing.
+func (c *call) note(try *Attempt, start moment) {
+	if c.n++; c.n == 1 && try.Err == nil && try.Status > 0 && try.Status < 400 {
+		c.good = goodTry{start, try.Duration, int32(try.Status), int32(try.Conns)}
 		return
 	}
 	x := c.more()
-	if c.n == 2 {
-		x.tries = append(make([]Attempt, 0, min(c.most(), 4)), c.first[0])
+	switch c.n {
+	case 1:
+		x.tries = x.first[:0:1]
+	case 2:
+		x.tries = append(make([]Attempt, 0, min(c.most(), 4)), x.first[0])
 	}
 	x.tries = append(x.tries, *try)
+	x.tries[c.n-1].Start = start.time()
 }
 
 // getBody makes an independent reader of the body; nil: nothing can.
@@ -142,7 +166,7 @@ func callOf(resp *http.Response) *call {
 func (c *call) do() (*http.Response, error) {
 	defer c.abandon()
 	if err := c.begin(); err != nil {
-		c.stop = err
+		c.more().stop = err
 		return c.end()
 	}
 	c.attempt()
@@ -179,9 +203,10 @@ func (c *call) most() int     { return cmp.Or(c.t.Attempts, defaultAttempts) }
 
 // refuse ends the request before another attempt starts.
 func (c *call) refuse(reason error, retryAt time.Time) {
-	c.stop = reason
+	x := c.more()
+	x.stop = reason
 	if !retryAt.IsZero() {
-		c.more().retryAt = retryAt
+		x.retryAt = retryAt
 	}
 	c.refund()
 }
@@ -321,13 +346,13 @@ func (c *call) cancelled() bool {
 
 // decide says whether there is another attempt, and pays for it.
 func (c *call) decide() {
-	if c.stop != nil {
-		return
+	if x := c.extra; x != nil {
+		if x.stop != nil {
+			return
+		}
+		x.retryAt = time.Time{} // what an earlier answer said is over
 	}
-	if c.extra != nil {
-		c.extra.retryAt = time.Time{} // what an earlier answer said is over
-	}
-	if c.resp != nil && c.err == nil && c.resp.StatusCode < 400 {
+	if c.resp != nil && c.failure() == nil && c.resp.StatusCode < 400 {
 		return
 	}
 	x := c.more()
@@ -335,8 +360,8 @@ func (c *call) decide() {
 	ctx := c.req.Context()
 	var wait time.Duration // what the server asks for
 	var asked bool
-	help := c.err != nil
-	if c.resp != nil && c.err == nil {
+	help := x.err != nil
+	if c.resp != nil && x.err == nil {
 		help = retryableStatus(c.resp.StatusCode, c.resp.Header)
 		if help {
 			wait, asked = RetryAfter(c.resp.Header, now)
@@ -350,19 +375,19 @@ func (c *call) decide() {
 			c.host.v.hold(now.Add(min(wait, longestHold)))
 		}
 	}
-	if c.stop = c.over(); c.stop != nil {
+	if x.stop = c.over(); x.stop != nil {
 		return
 	}
 	if help && c.t.CheckRetry != nil {
-		ok, err := c.t.CheckRetry(ctx, c.whole(), c.err)
+		ok, err := c.t.CheckRetry(ctx, c.whole(), x.err)
 		if !ok && err != nil {
-			c.stop = &checkError{err}
+			x.stop = &checkError{err}
 			return
 		}
 		help = ok
 	}
 	try := &c.tries()[c.n-1]
-	if c.stop = mayRepeat(facts{
+	if x.stop = mayRepeat(facts{
 		method:    c.req.Method,
 		keyed:     c.key.repeats(),
 		certainty: try.Certainty,
@@ -371,13 +396,13 @@ func (c *call) decide() {
 		body:      c.bodyAgain(),
 		tries:     int(c.n),
 		most:      c.most(),
-	}); c.stop != nil {
+	}); x.stop != nil {
 		return
 	}
 	pause := c.backoff(int(c.n) - 1)
 	if asked {
 		if wait > cmp.Or(c.t.MaxRetryAfter, defaultMaxRetryAfter) {
-			c.stop = ErrRetryAfter
+			x.stop = ErrRetryAfter
 			return
 		}
 		if c.t.Backoff == nil {
@@ -386,25 +411,25 @@ func (c *call) decide() {
 		pause = max(pause, serverPause(wait, rand.Int64N))
 	}
 	if c.tooLate(now.Add(pause)) {
-		c.stop = ErrDeadline
+		x.stop = ErrDeadline
 		return
 	}
 	if until, open := c.t.breaker.openUntil(c.host.key, now); open && now.Add(pause).Before(until) {
-		c.stop, x.retryAt = &OpenError{Host: c.host.key.String(), Until: until}, until
+		x.stop, x.retryAt = &OpenError{Host: c.host.key.String(), Until: until}, until
 		return
 	}
 	if !asked && c.t.budget.inVain(c.host.key, int(c.n)-1, now) {
-		c.stop = ErrBudget
+		x.stop = ErrBudget
 		return
 	}
 	if !c.t.budget.pay(c.host.key, now) {
-		c.stop = ErrBudget
+		x.stop = ErrBudget
 		return
 	}
 	c.paid = true
 	c.warn()
 	if c.resp != nil {
-		if c.err == nil {
+		if x.err == nil {
 			x.last = statusError(c.resp.StatusCode)
 		}
 		drain(c.resp)
@@ -417,7 +442,7 @@ func (c *call) decide() {
 // whole is the response as CheckRetry and Backoff may see it: not one that was
 // cut, for which there is an error.
 func (c *call) whole() *http.Response {
-	if c.err != nil {
+	if c.failure() != nil {
 		return nil
 	}
 	return c.resp
@@ -512,9 +537,9 @@ func (s *shellTransport) RoundTrip(shell *http.Request) (*http.Response, error) 
 
 // result is what the call has to tell.
 func (c *call) result() Result {
-	r := Result{Tries: c.tries(), Stop: c.stop, Certainty: c.certainty, Key: c.key.value}
-	if c.extra != nil {
-		r.RetryAt = c.extra.retryAt
+	r := Result{Tries: c.tries(), Certainty: c.certainty, Key: c.key.value}
+	if x := c.extra; x != nil {
+		r.Stop, r.RetryAt = x.stop, x.retryAt
 	}
 	if c.n == 0 {
 		r.Certainty = CertaintyNotSent

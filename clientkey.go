@@ -35,12 +35,13 @@ func (k *requestKey) repeats() bool { return k.value != "" || k.declared || k.un
 // fresh key. Last come the rules for redirects, because http.Client copies
 // header fields to the next hop, whoever that belongs to.
 func (c *call) chooseKey() error {
-	k, req, field := &c.key, c.req, c.t.keyField()
-	sent, present := req.Header[field]
+	k, req := &c.key, c.req
 	if isSafe(req.Method) {
 		k.strip = strayed(req, true)
 		return nil
 	}
+	field := c.t.keyField()
+	sent, present := req.Header[field]
 	var from *http.Request // what redirected to here
 	if req.Response != nil {
 		from = req.Response.Request

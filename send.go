@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,10 @@ import (
 
 // attempt makes one attempt and notes how it ended.
 func (c *call) attempt() {
-	c.again, c.resp, c.err, c.latest = false, nil, nil, nil
+	c.again, c.resp, c.latest = false, nil, nil
+	if c.extra != nil {
+		c.extra.err = nil
+	}
 	if !c.admit() {
 		return
 	}
@@ -20,30 +24,28 @@ func (c *call) attempt() {
 	if timeout == 0 {
 		timeout = defaultAttemptTimeout
 	}
-	start := time.Now()
-	ticket, err := c.t.breaker.allowNear(&c.host.v.breaker, c.host.key, timeout, c.key.repeats() || idempotent(c.req.Method), start)
-	if err != nil {
-		var until time.Time
-		if open, ok := asType[*OpenError](err); ok {
-			until = open.Until
+	start := thisMoment()
+	ticket, ok := c.t.breaker.pass(&c.host.v.breaker, timeout, start)
+	if !ok {
+		var err error
+		if ticket, err = c.t.breaker.allowNear(&c.host.v.breaker, c.host.key, timeout, c.key.repeats() || idempotent(c.req.Method), start.time()); err != nil {
+			c.refuseByBreaker(err)
+			return
 		}
-		c.refuse(err, until)
-		return
 	}
 	// Whatever happens from here, the breaker is told once: a probe whose
 	// result never arrives would keep the host shut.
-	seen := healthNone
-	var end time.Time
+	seen, end := healthNone, unended
+	var a *attempt
 	defer func() {
-		if end.IsZero() {
-			end = time.Now()
+		if c.resp == nil {
+			a.end()
 		}
-		ticket.done(seen, end)
-		if seen == healthGood {
-			c.t.budget.earn(c.host.key, end)
-		} else if seen == healthBad && c.n > 1 {
-			c.t.budget.lost(c.host.key, end)
+		if end == unended {
+			end = thisMoment()
 		}
+		ticket.doneAt(seen, end)
+		c.tellBudget(seen, end)
 	}()
 	limit, probe := ticket.probe()
 	if probe && (timeout <= 0 || timeout > limit) {
@@ -51,25 +53,19 @@ func (c *call) attempt() {
 	}
 
 	r, err := c.request(timeout)
-	a := c.latest
+	a = c.latest
 	if err != nil {
-		a.end()
 		c.refuse(err, time.Time{})
 		return
 	}
 	if c.t.Prepare != nil {
-		start = time.Now() // that may have taken long
+		start = thisMoment() // that may have taken long
 	}
 	if a != nil {
 		a.bound(timeout, probe, start)
 	}
 	c.sent()
 	seen = healthBad // stands if Base panics
-	defer func() {
-		if c.resp == nil {
-			a.end()
-		}
-	}()
 	resp, err := c.base().RoundTrip(r)
 	switch {
 	case err != nil && resp != nil && resp.Body != nil:
@@ -85,11 +81,10 @@ func (c *call) attempt() {
 	if resp != nil && c.t.ReplayReply > 0 {
 		err = readReply(resp, c.t.ReplayReply, c.req.Method)
 	}
-	took := time.Since(start)
-	end = start.Add(took)
+	end = thisMoment()
 	late := a.settle(end)
 
-	try := Attempt{N: int(c.n) + 1, Start: start, Duration: took, Certainty: CertaintyAnswered, Conns: int(a.traced().seen().conns)}
+	try := Attempt{N: int(c.n) + 1, Duration: end.since(start), Certainty: CertaintyAnswered, Conns: int(a.traced().seen().conns)}
 	if resp != nil {
 		try.Status = resp.StatusCode
 	}
@@ -108,7 +103,9 @@ func (c *call) attempt() {
 	if err != nil {
 		err = c.failed(&try, r, resp, late, err)
 	}
-	c.resp, c.err = resp, err
+	if c.resp = resp; err != nil {
+		c.more().err = err
+	}
 	if resp != nil && err == nil {
 		c.answered(resp)
 	}
@@ -121,9 +118,32 @@ func (c *call) attempt() {
 	} else {
 		c.certainty = worse(c.certainty, try.Certainty)
 	}
-	c.note(&try)
+	c.note(&try, start)
 	if c.t.OnAttempt != nil {
+		try.Start = start.time()
 		c.t.OnAttempt(c.req, try)
+	}
+}
+
+// unended is before any end of an attempt.
+const unended moment = math.MinInt64
+
+// refuseByBreaker ends the request because of what the breaker said.
+func (c *call) refuseByBreaker(err error) {
+	var until time.Time
+	if open, ok := asType[*OpenError](err); ok {
+		until = open.Until
+	}
+	c.refuse(err, until)
+}
+
+// tellBudget says how an attempt ended.
+func (c *call) tellBudget(seen health, end moment) {
+	switch b := c.t.budget; {
+	case seen == healthGood && b.used.Load(): // else no host has a bucket
+		b.earn(c.host.key, end.time())
+	case seen == healthBad && c.n > 1:
+		b.lost(c.host.key, end.time())
 	}
 }
 
@@ -315,7 +335,7 @@ func (c *call) answered(resp *http.Response) {
 	if proto := int32(resp.ProtoMajor); c.host.v.proto.Load() != proto {
 		c.host.v.proto.Store(proto)
 	}
-	if c.key.value != "" && (first(resp.Header, headerStatus) != "" || replayed(resp.Header)) {
+	if c.key.value != "" && !c.host.v.honorsShown() && (first(resp.Header, headerStatus) != "" || replayed(resp.Header)) {
 		c.host.v.showHonors()
 	}
 }

@@ -281,3 +281,35 @@ func TestTextsNameMethodHostAndPathAndWhatIsKnown(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// When an attempt began is told on its wall clock only when somebody asks.
+func TestAnAttemptBeganWhenItBeganWheneverSomebodyAsks(t *testing.T) {
+	for _, status := range []int{200, 404} {
+		synctest.Test(t, func(t *testing.T) {
+			var hook oncehttp.Attempt
+			tr := &oncehttp.Transport{
+				Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+					time.Sleep(time.Second)
+					return answer(r, status, "")
+				}),
+				OnAttempt: func(_ *http.Request, a oncehttp.Attempt) { hook = a },
+			}
+			time.Sleep(time.Minute)
+			want := time.Now()
+			resp, err := tr.RoundTrip(newRequest(t, t.Context(), "GET", "http://a.example/", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				tries := oncehttp.Attempts(resp).Tries
+				if len(tries) != 1 || tries[0] != hook {
+					t.Fatalf("got %+v, want %+v as OnAttempt was told", tries, hook)
+				}
+				if got := tries[0]; got.N != 1 || got.Start != want || got.Duration != time.Second || got.Status != status || got.Certainty != oncehttp.CertaintyAnswered {
+					t.Errorf("got %+v, want a start at %v and a second's duration", got, want)
+				}
+				time.Sleep(time.Hour)
+			}
+		})
+	}
+}

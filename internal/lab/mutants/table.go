@@ -268,14 +268,14 @@ var mutants = []mutant{
 		`	own := h`},
 	{"a retry is paid for after the pause", "call.go",
 		`	if !c.t.budget.pay(c.host.key, now) {
-		c.stop = ErrBudget
+		x.stop = ErrBudget
 		return
 	}
 	c.paid = true
 	c.warn()`,
 		`	if !c.t.budget.pay(c.host.key, now) {
 		c.sleep(pause)
-		c.stop = ErrBudget
+		x.stop = ErrBudget
 		return
 	}
 	c.paid = true
@@ -297,12 +297,10 @@ var mutants = []mutant{
 	}
 	if h.gone`},
 	{"the breaker is not told of failures", "send.go",
-		`		ticket.done(seen, end)
-		if seen`,
+		`		ticket.doneAt(seen, end)`,
 		`		if seen == healthGood {
-			ticket.done(seen, end)
-		}
-		if seen`},
+			ticket.doneAt(seen, end)
+		}`},
 	{"the breaker counts cancelled callers", "send.go",
 		`		return healthBad // the host had time enough
 	}
@@ -335,9 +333,9 @@ var mutants = []mutant{
 		``},
 	{"a wait of any length is heeded", "call.go",
 		`		if wait > cmp.Or(c.t.MaxRetryAfter, defaultMaxRetryAfter) {
-			c.stop`,
+			x.stop`,
 		`		if false {
-			c.stop`},
+			x.stop`},
 	{"a pause may outlast the deadline", "call.go",
 		`	if c.tooLate(now.Add(pause)) {`,
 		`	if false {`},
@@ -362,9 +360,9 @@ var mutants = []mutant{
 		`c.getBody() != nil && !netHTTPResends(r.Header)`,
 		`c.getBody() != nil`},
 	{"an attempt's timer is not stopped", "attempt.go",
-		`		a.timer = time.AfterFunc(a.left(time.Now()), a.expire)`,
-		`		a.timer = time.AfterFunc(a.left(time.Now()), a.expire)
-		time.AfterFunc(a.left(time.Now()), a.expire)`},
+		`		a.timer = time.AfterFunc(a.left(thisMoment()), a.expire)`,
+		`		a.timer = time.AfterFunc(a.left(thisMoment()), a.expire)
+		time.AfterFunc(a.left(thisMoment()), a.expire)`},
 	{"an answer that is not used is not closed", "call.go",
 		`		drain(c.resp)
 		c.resp = nil`,

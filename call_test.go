@@ -1,0 +1,23 @@
+package oncehttp
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// Every call allocates one of these, and the allocator rounds up: a byte more takes
+// it to the next size class.
+func TestACallFitsItsSizeClass(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Skip("the sizes are those of 64 bits")
+	}
+	if got := unsafe.Sizeof(call{}); got > 416 {
+		t.Errorf("call: got %d bytes, want at most 416", got)
+	}
+	if got := unsafe.Sizeof(attempt{}); got > 448 {
+		t.Errorf("attempt: got %d bytes, want at most 448", got)
+	}
+	if got := unsafe.Sizeof(goods{}); got != 128 {
+		t.Errorf("goods: got %d bytes, want two cache lines", got)
+	}
+}
