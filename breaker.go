@@ -191,21 +191,23 @@ func (b *Breaker) allow(k hostKey, attemptTimeout time.Duration, repeatable bool
 }
 
 // pass is allowNear for what is by far the most frequent: a breaker that is closed,
-// and known to near. It reports whether this was one; if not, allowNear decides.
-func (b *Breaker) pass(near *hostNear[hostBreaker], attemptTimeout time.Duration, now moment) (ticket, bool) {
+// and known to near. It fills in t and reports whether this was one; if not,
+// allowNear decides.
+func (b *Breaker) pass(t *ticket, near *hostNear[hostBreaker], attemptTimeout time.Duration, now moment) bool {
 	if b.Disabled {
-		return ticket{}, true
+		return true
 	}
 	s := near.slot.Load()
 	if s == nil {
-		return ticket{}, false
+		return false
 	}
 	c := s.v.calm.Load()
 	if c == nil || attemptTimeout > c.attemptTimeout {
-		return ticket{}, false
+		return false
 	}
 	b.hosts.touch(s)
-	return ticket{b: b, h: &s.v, good: c.good, generation: c.generation, start: now}, true
+	t.b, t.h, t.good, t.generation, t.start = b, &s.v, c.good, c.generation, now
+	return true
 }
 
 // allowNear is allow for those who remember where k's breaker is.
@@ -213,8 +215,9 @@ func (b *Breaker) allowNear(near *hostNear[hostBreaker], k hostKey, attemptTimeo
 	if !b.Disabled {
 		b.hosts.near(near, k, now)
 	}
-	if ticket, ok := b.pass(near, attemptTimeout, momentOf(now)); ok {
-		return ticket, nil
+	var t ticket
+	if b.pass(&t, near, attemptTimeout, momentOf(now)) {
+		return t, nil
 	}
 	if err := b.check(attemptTimeout); err != nil {
 		return ticket{}, err

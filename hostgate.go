@@ -130,11 +130,16 @@ func (s *hostState) leave(now time.Time, must bool) bool {
 }
 
 // hostOf returns what is known of u's host. A host whose URLs are spelled like its
-// key is found without a lock, if it came before others to its place in near.
+// key is found without a lock, if it came before others to its place in near, and at
+// once if it is the only one.
 func (t *Transport) hostOf(u *url.URL) *hostSlot[hostState] {
+	if first := t.first.slot.Load(); isHost(first, u) {
+		t.hosts.touch(first)
+		return first
+	}
 	near := &t.near[maphash.String(hostSeed, u.Host)%uint64(len(t.near))].slot
 	old := near.Load()
-	if old != nil && old.key.host == u.Host && old.key.scheme == u.Scheme && !old.gone.Load() {
+	if isHost(old, u) {
 		t.hosts.touch(old)
 		return old
 	}
@@ -145,8 +150,16 @@ func (t *Transport) hostOf(u *url.URL) *hostSlot[hostState] {
 	}
 	if k.host == u.Host && (old == nil || old.gone.Load()) {
 		near.CompareAndSwap(old, s)
+		if first := t.first.slot.Load(); first == nil || first.gone.Load() {
+			t.first.slot.CompareAndSwap(first, s)
+		}
 	}
 	return s
+}
+
+// isHost reports whether s is u's host, spelled as in its key.
+func isHost(s *hostSlot[hostState], u *url.URL) bool {
+	return s != nil && s.key.host == u.Host && s.key.scheme == u.Scheme && !s.gone.Load()
 }
 
 var hostSeed = maphash.MakeSeed()

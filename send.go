@@ -25,8 +25,8 @@ func (c *call) attempt() {
 		timeout = defaultAttemptTimeout
 	}
 	start := thisMoment()
-	ticket, ok := c.t.breaker.pass(&c.host.v.breaker, timeout, start)
-	if !ok {
+	var ticket ticket
+	if !c.t.breaker.pass(&ticket, &c.host.v.breaker, timeout, start) {
 		var err error
 		if ticket, err = c.t.breaker.allowNear(&c.host.v.breaker, c.host.key, timeout, c.key.repeats() || idempotent(c.req.Method), start.time()); err != nil {
 			c.refuseByBreaker(err)

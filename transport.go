@@ -124,6 +124,7 @@ type Transport struct {
 
 	once    sync.Once
 	hosts   hostMap[hostState, *hostState]
+	first   hostNear[hostState]     // one of hosts: most Transports have no other
 	near    [64]hostNear[hostState] // some of hosts, by a hash of their names
 	breaker *Breaker
 	budget  *Budget
