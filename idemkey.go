@@ -124,7 +124,7 @@ func ParseKey(h http.Header) (string, error) {
 func parseKeyField(h http.Header, field string) (string, error) {
 	n, value := 0, ""
 	for name, values := range h {
-		if len(name) == len(field) && strings.EqualFold(name, field) && len(values) > 0 {
+		if len(name) == len(field) && len(values) > 0 && (name == field || strings.EqualFold(name, field)) {
 			n += len(values)
 			value = values[0]
 		}
@@ -169,6 +169,9 @@ const (
 
 // parseKey returns the key in a field's value, or what is wrong with the value.
 func parseKey(value string) (key, problem string) {
+	if isBareKey(value) {
+		return value, ""
+	}
 	value = strings.Trim(value, " \t")
 	if value == "" {
 		return "", keyEmpty
@@ -193,6 +196,24 @@ func parseKey(value string) (key, problem string) {
 	}
 	return value, keyProblem(value)
 }
+
+// isBareKey reports whether value is a key as almost all are sent: bare, and with
+// no space around it.
+func isBareKey(value string) bool {
+	for i := 0; i < len(value); i++ {
+		if !bareKeyByte[value[i]] {
+			return false
+		}
+	}
+	return value != "" && len(value) <= maxKey
+}
+
+var bareKeyByte = func() (bare [256]bool) {
+	for c := '!'; c <= '~'; c++ {
+		bare[c] = !strings.ContainsRune(`,;"\`, c)
+	}
+	return bare
+}()
 
 // parseQuoted takes a String of RFC 9651 off the front of s, which starts with
 // a double quote. It leaves judging the string's bytes to the caller, except
