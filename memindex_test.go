@@ -3,7 +3,9 @@ package oncehttp
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
+	"unsafe"
 )
 
 // An index has what was put into it and not dropped, however hashes collide.
@@ -51,4 +53,18 @@ func (x *memIndex) all(hash uint64) (ids []memRef) {
 		}
 	}
 	return ids
+}
+
+// A record is five cache lines of 64 bytes, and begins with one.
+func TestMemRecordsAreWholeCacheLines(t *testing.T) {
+	if strconv.IntSize < 64 {
+		t.Skip("numbers are aligned differently there")
+	}
+	var sl memSlab
+	if n := unsafe.Sizeof(sl.records[0]); n != 5*64 {
+		t.Errorf("a record takes %d bytes, want 320", n)
+	}
+	if n := unsafe.Offsetof(sl.records); n%64 != 0 {
+		t.Errorf("records begin %d bytes behind a cache line", n%64)
+	}
 }

@@ -673,6 +673,45 @@ func TestMemoryStoreKeepsItsBooks(t *testing.T) {
 	}
 }
 
+// Wherever a record keeps its bytes, in itself or elsewhere, they are what was given.
+func TestMemoryStoreKeepsBytesOfAnyLength(t *testing.T) {
+	lengths := []int{1, 43, memText - 33, memText - 32, memText - 31, memText - 1, memText, memText + 1, 1000}
+	s := &MemoryStore{}
+	type kept struct {
+		op         Op
+		head, body string
+	}
+	var all []kept
+	fill := func(n int) string { return strings.Repeat(string(rune('a'+len(all)%26)), n) }
+	for _, key := range lengths {
+		for _, answer := range lengths {
+			for _, head := range []int{0, answer / 2, answer} {
+				op := Op{Key: fmt.Sprint(len(all), " ", fill(key+5))[:max(key, 5)], Token: NewToken()}
+				all = append(all, kept{op, fill(head), fill(answer - head)})
+			}
+		}
+	}
+	for _, k := range all {
+		s.Claim(memCtx, k.op, time.Hour, time.Hour)
+	}
+	for _, k := range all {
+		if err := s.Complete(memCtx, k.op, []byte(k.head), []byte(k.body), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for round := range 2 {
+		for i, k := range all {
+			c, err := s.Claim(memCtx, Op{Key: k.op.Key, Token: "another"}, time.Hour, time.Hour)
+			if err != nil || c.Status != ClaimDone || string(c.Head) != k.head || string(c.Body) != k.body {
+				t.Fatalf("round %d, record %d, key of %d bytes, head of %d, body of %d: got %v, %v, head %q, body %q",
+					round, i, len(k.op.Key), len(k.head), len(k.body), c.Status, err, c.Head, c.Body)
+			}
+			s.table.setAnswer(s.table.find(k.op.Key), c.Head, nil) // as when the body is dropped
+			all[i].body = ""
+		}
+	}
+}
+
 func TestMemoryStoreUnderConcurrentUse(t *testing.T) {
 	s := &MemoryStore{MaxRecords: 200, MaxBytes: 2000, Logger: slog.New(slog.DiscardHandler)}
 	var ran [300]atomic.Int32
@@ -841,8 +880,11 @@ func memCheck(t *testing.T, s *MemoryStore) {
 		}
 		for i := range sl.records {
 			id := memRef(at*memSlabSize + i + 1)
-			if in := sl.used&(1<<i) != 0; in != seen[id] || in != (sl.records[i].id == id) || !in && (sl.longNames[i] != nil || sl.longAnswers[i] != nil) {
+			if in := sl.used&(1<<i) != 0; in != seen[id] || in != (sl.records[i].id == id) || !in && sl.long[i] != nil {
 				wrong("place %d is in use, or not, and is not marked so", id)
+			}
+			if r := &sl.records[i]; (sl.long[i] != nil) != (r.longName || r.longAnswer) || r.longName && r.longAnswer {
+				wrong("record %d has bytes elsewhere, or not, and is not marked so", id)
 			}
 		}
 	}

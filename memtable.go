@@ -35,18 +35,23 @@ type memTable struct {
 
 // A memRecord is what the store knows of a key. It must not contain pointers.
 // Times are by the store's clock.
+//
+// It takes five cache lines, and its fields are in the order in which a repeat wants them:
+// among a million records each line is far away, but lines side by side come together.
 type memRecord struct {
-	// What a repeat looks at comes first.
 	id                   memRef
 	key, token           uint32 // their lengths; no token is empty but one that was taken away
 	head, body           uint32
+	holder               int32
 	expires              time.Duration
 	lapses               time.Duration // when its lease ends
+	ended                bool          // completed, or resolved as applied
+	dropped              bool          // the body was
+	longName, longAnswer bool          // these lie elsewhere; see below
 	fingerprint, binding [32]byte
-	holder               int32
-	ended                bool // completed, or resolved as applied
-	dropped              bool // the body was
+	text                 [memText]byte // name and answer
 
+	// A repeat does not look at these.
 	hash      uint64
 	born      time.Duration
 	keep      time.Duration // as last told by Claim or TakeOver
@@ -74,8 +79,7 @@ func (t *memTable) find(key string) *memRecord {
 		if g.slots[at].hash != rest {
 			continue
 		}
-		sl, i := t.slab(g.slots[at].id)
-		if r := &sl.records[i]; string(sl.name(i)[:r.key]) == key {
+		if r := t.at(g.slots[at].id); string(t.keyOf(r)) == key {
 			return r
 		}
 	}
@@ -110,53 +114,66 @@ func (t *memTable) remove(r *memRecord) {
 	t.vacate(r)
 }
 
-// Bytes: a record's key and token are its name, its head and body its answer. A short one
-// lies in the slab, so that a million small answers are no work for the collector, and
-// near to their records; it is overwritten one day, so callers get a copy. A long one has
-// a piece of memory of its own, which is replaced and never changed.
+// Bytes: a record's key and token are its name, its head and body its answer. What is
+// short lies in the record, so that a million small answers are no work for the
+// collector; it is overwritten one day, so callers get a copy. What is long has a piece of
+// memory of its own, which is replaced and never changed. A long name takes its answer
+// along.
 
 func (t *memTable) nameOf(r *memRecord) []byte {
-	sl, i := t.slab(r.id)
-	return sl.name(i)
-}
-
-// name returns the name of the record at i.
-func (sl *memSlab) name(i uint32) []byte {
-	if b := sl.longNames[i]; b != nil {
-		return b
+	n := r.key + r.token
+	if r.longName {
+		return (*t.longOf(r))[:n]
 	}
-	return sl.names[i][:sl.records[i].key+sl.records[i].token]
+	return r.text[:n]
 }
 
 func (t *memTable) keyOf(r *memRecord) []byte   { return t.nameOf(r)[:r.key] }
 func (t *memTable) tokenOf(r *memRecord) []byte { return t.nameOf(r)[r.key:] }
 
-// memSetName gives a record its key and token. The key may be the one that it has.
-func memSetName[K string | []byte](t *memTable, r *memRecord, key K, token string) {
+// longOf is where the bytes of a record are that it has no room for.
+func (t *memTable) longOf(r *memRecord) *[]byte {
 	sl, i := t.slab(r.id)
-	b, long := memRoom(sl.names[i][:0:memShortName], len(key)+len(token))
-	b = append(append(b, key...), token...)
-	if sl.longNames[i] = nil; long {
-		sl.longNames[i] = b
+	return &sl.long[i]
+}
+
+// memSetName gives a record that has no answer its key and token. The key may be the one
+// that it has.
+func memSetName[K string | []byte](t *memTable, r *memRecord, key K, token string) {
+	n := len(key) + len(token)
+	b := r.text[:0]
+	long := n > len(r.text)
+	if long {
+		b = make([]byte, 0, n)
 	}
+	b = append(append(b, key...), token...)
+	t.setLong(r, b, long, false)
 	r.key, r.token = uint32(len(key)), uint32(len(token))
 }
 
-// memRoom returns an empty slice with room for n bytes: short, if that is enough.
-func memRoom(short []byte, n int) (b []byte, long bool) {
-	if n <= cap(short) {
-		return short, false
+// setLong notes what of a record is in b, and not in the record.
+func (t *memTable) setLong(r *memRecord, b []byte, name, answer bool) {
+	switch {
+	case name || answer:
+		*t.longOf(r) = b
+	case r.longName || r.longAnswer:
+		*t.longOf(r) = nil
 	}
-	return make([]byte, 0, n), true
+	r.longName, r.longAnswer = name, answer
 }
 
 // answer returns a record's head and body, for a caller to keep, with no room behind
 // them, so that an append cannot reach what others were given.
 func (t *memTable) answer(r *memRecord) (head, body []byte) {
-	sl, i := t.slab(r.id)
-	b := sl.longAnswers[i]
-	if b == nil {
-		b = slices.Clone(sl.answers[i][:r.head+r.body])
+	name := r.key + r.token
+	var b []byte
+	switch {
+	case r.longName:
+		b = (*t.longOf(r))[name:]
+	case r.longAnswer:
+		b = *t.longOf(r)
+	default:
+		b = slices.Clone(r.text[name:][:r.head+r.body])
 	}
 	if r.head > 0 {
 		head = b[:r.head:r.head]
@@ -169,11 +186,16 @@ func (t *memTable) answer(r *memRecord) (head, body []byte) {
 
 // setAnswer gives a record its head and body.
 func (t *memTable) setAnswer(r *memRecord, head, body []byte) {
-	sl, i := t.slab(r.id)
-	b, long := memRoom(sl.answers[i][:0:memShortAnswer], len(head)+len(body))
-	b = append(append(b, head...), body...)
-	if sl.longAnswers[i] = nil; long {
-		sl.longAnswers[i] = b
+	name, n := int(r.key+r.token), len(head)+len(body)
+	switch {
+	case r.longName:
+		b := append(make([]byte, 0, name+n), t.nameOf(r)...)
+		t.setLong(r, append(append(b, head...), body...), true, false)
+	case name+n > len(r.text):
+		t.setLong(r, append(append(make([]byte, 0, n), head...), body...), false, true)
+	default:
+		copy(r.text[name+copy(r.text[name:], head):], body)
+		t.setLong(r, nil, false, false)
 	}
 	r.head, r.body = uint32(len(head)), uint32(len(body))
 }
@@ -183,22 +205,20 @@ func (t *memTable) setAnswer(r *memRecord, head, body []byte) {
 const (
 	// memSlabSize makes a slab that wastes little of the memory which the runtime has for
 	// one; and there must be a bit for each record.
-	memSlabSize = 53
+	memSlabSize = 63
 
-	memShortName   = 96 // a digest in hexadecimal and a token made by NewToken
-	memShortAnswer = 64
+	// memText makes a record as long as it is. A digest in hexadecimal, a token, and a head
+	// and body of some eighty bytes fit.
+	memText = 144
 )
 
 // A memSlab holds records. The pointers come first because the collector looks no
-// further than the last one.
+// further than the last one. One too many of them has records begin with a cache line.
 type memSlab struct {
-	longNames   [memSlabSize][]byte
-	longAnswers [memSlabSize][]byte
-	records     [memSlabSize]memRecord
-	names       [memSlabSize][memShortName]byte
-	answers     [memSlabSize][memShortAnswer]byte
-	used        uint64 // a bit for each
-	prev, next  uint32 // in the list of slabs with room, 1 + place
+	long       [memSlabSize + 1][]byte
+	records    [memSlabSize]memRecord
+	used       uint64 // a bit for each
+	prev, next uint32 // in the list of slabs with room, 1 + place
 }
 
 // at returns a record by its number, or nil for none.
@@ -263,10 +283,8 @@ func (t *memTable) vacate(r *memRecord) {
 }
 
 func (sl *memSlab) clear(i uint32) {
-	sl.longNames[i], sl.longAnswers[i] = nil, nil
+	sl.long[i] = nil
 	sl.records[i] = memRecord{}
-	clear(sl.names[i][:])
-	clear(sl.answers[i][:])
 }
 
 // leaveRoom takes a slab out of the list of those with room.
