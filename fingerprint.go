@@ -43,17 +43,24 @@ import (
 // refused as a key used for something else.
 func fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, body []byte) [32]byte {
 	f := fingerprinters.Get().(*fingerprinter)
+	sum := f.fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch, body)
+	if !f.oversized() {
+		fingerprinters.Put(f)
+	}
+	return sum
+}
+
+func (f *fingerprinter) fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, body []byte) [32]byte {
+	if f.buf == nil {
+		f.buf = make([]byte, 0, 1<<10)
+	}
 	f.flushed = false
 	f.buf = append(f.buf[:0], fingerprintDomain...)
 	f.string(strings.ToLower(host))
 	f.query(rawQuery)
 	f.string(ifMatch)
 	f.content(contentType, contentEncoding, body, 0)
-	sum := f.digest()
-	if cap(f.buf) <= keepFingerprintBuf && cap(f.pairs) <= keepFingerprintPairs {
-		fingerprinters.Put(f)
-	}
-	return sum
+	return f.digest()
 }
 
 const fingerprintDomain = "oncehttp-fingerprint/v1\x00"
@@ -64,16 +71,20 @@ const (
 	keepFingerprintPairs = 1 << 10
 )
 
-var fingerprinters = sync.Pool{New: func() any {
-	return &fingerprinter{hash: sha256.New(), buf: make([]byte, 0, 1<<10)}
-}}
+func (f *fingerprinter) oversized() bool {
+	return cap(f.buf) > keepFingerprintBuf || cap(f.pairs) > keepFingerprintPairs
+}
+
+var fingerprinters = sync.Pool{New: func() any { return new(fingerprinter) }}
 
 // A fingerprinter hashes a sequence of length-prefixed strings and tags that
-// tell how what follows is to be read, so that no two requests are one sequence.
+// tell how what follows is to be read, so that no two requests are one sequence. The zero
+// value is ready to use, and to use again.
 type fingerprinter struct {
-	hash  hash.Hash
-	buf   []byte // to be hashed
+	hash  hash.Hash // made when it is first needed
+	buf   []byte    // to be hashed
 	sum   [32]byte
+	canon canon.Appender
 	pairs []queryPair
 
 	flushed bool // hash has the beginning
@@ -88,10 +99,13 @@ const (
 )
 
 func (f *fingerprinter) flush() {
-	if !f.flushed {
+	switch {
+	case f.hash == nil:
+		f.hash = sha256.New()
+	case !f.flushed:
 		f.hash.Reset()
-		f.flushed = true
 	}
+	f.flushed = true
 	f.hash.Write(f.buf)
 	f.buf = f.buf[:0]
 }
@@ -266,7 +280,7 @@ func (f *fingerprinter) json(body []byte) bool {
 	f.buf = append(f.buf, asJSON)
 	f.length(0)
 	value := len(f.buf)
-	out, err := canon.Append(f.buf, body)
+	out, err := f.canon.Append(f.buf, body)
 	if err != nil {
 		f.buf = f.buf[:start]
 		return false

@@ -2,14 +2,10 @@ package oncehttp
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -246,11 +242,30 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	x := &exchange{p: p, w: w, req: r, callerKey: key}
+	x := exchanges.Get().(*exchange)
+	x.p, x.w, x.req, x.callerKey = p, w, r, key
 	if p.m.OnOutcome != nil || writeTimeout(r) > 0 {
 		x.began = time.Now()
 	}
 	x.serve(&h, err)
+	// Not deferred: after a panic, who knows who still has it.
+	x.giveBack()
+}
+
+// exchanges has those that are over. What a handler or a hook gets is never part of one.
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// giveBack makes another request's exchange of this one.
+func (x *exchange) giveBack() {
+	if x.cut || x.held != nil && x.held.transaction {
+		return // a body, or a store, that does not end when it says so may still have it
+	}
+	f := x.f
+	*x = exchange{f: f}
+	if x.f.oversized() {
+		x.f = fingerprinter{}
+	}
+	exchanges.Put(x)
 }
 
 // writeTimeout is what the server's WriteTimeout allows a request from its beginning
@@ -272,18 +287,30 @@ type exchange struct {
 	callerKey string
 	data      []byte // the request's body
 	form      string // or what an outer layer made of it
-	r         run
+	cut       bool   // reading the body failed
+	r         claiming
+	held      *run      // nil if the claim was not acquired
+	ready     *handling // for the next call of the handler
 	h         *handling // nil if the handler was not called
 	out       Outcome
 	nested    bool
-	room      [64]byte // for a short body
+	f         fingerprinter
+	room      [shortBody]byte // for a short body
 }
 
-// A handling is what a handler is called with.
+// shortBody is the longest body for which there is room in an exchange, and in a
+// handling.
+const shortBody = 64
+
+// A handling is what a handler is called with. It is one piece of memory, which is never
+// used again: a handler may keep its request for as long as it likes.
 type handling struct {
+	r    run // of the claim under which the handler was called first
 	c    capture
 	ctx  recordContext
+	req  http.Request
 	body bodyReader
+	room [shortBody]byte
 }
 
 func (x *exchange) serve(h *requestHeader, keyErr error) {
@@ -323,9 +350,9 @@ func (x *exchange) report() {
 		// One of our own hooks panicked before anything was claimed.
 		x.out.Kind, x.out.Status = OutcomeRefused, http.StatusInternalServerError
 	}
-	if x.r.died { // what the handler was answered with is the server's to say
-		x.out.Kind, x.out.Status = x.r.fate.Kind, http.StatusInternalServerError
-		x.out.Recorded, x.out.Holder = x.r.fate.Recorded, x.r.fate.Holder
+	if x.held != nil && x.held.died { // what the handler was answered with is the server's to say
+		x.out.Kind, x.out.Status = x.held.fate.Kind, http.StatusInternalServerError
+		x.out.Recorded, x.out.Holder = x.held.fate.Recorded, x.held.fate.Holder
 	}
 	x.out.Duration = time.Since(x.began)
 	x.p.m.OnOutcome(x.req, x.out)
@@ -375,189 +402,7 @@ func (x *exchange) prepare(h *requestHeader) *Refusal {
 	if x.form != "" {
 		data = []byte(x.form)
 	}
-	x.r.op.Fingerprint = fingerprint(r.Host, r.URL.RawQuery, joined(h.contentType), joined(h.contentEncoding), joined(h.ifMatch), data)
-	return nil
-}
-
-const (
-	recordKeyPrefix = "or1_"
-	recordDomain    = "oncehttp-record/v1\x00"
-)
-
-// RecordKey returns the key under which a [Middleware] records requests: what to
-// look for in a store. scope is what Scope returned, or "". path is as it stands in
-// the request's first line, in its escaped form and without the query.
-func RecordKey(scope, method, path, key string) string {
-	sum := sumParts(recordDomain, scope, method, plainEscapes(path), key)
-	return hexKey(recordKeyPrefix, &sum)
-}
-
-// wirePath returns the path that the client asked for. r.URL.Path may be without
-// a prefix by now, and the pattern that matched it changes with a refactoring.
-func wirePath(r *http.Request) string {
-	target := r.RequestURI
-	if target == "" { // not from a server
-		return r.URL.EscapedPath()
-	}
-	if target[0] != '/' { // absolute form, RFC 9112, section 3.2.2
-		if _, rest, ok := strings.Cut(target, "://"); ok {
-			target = "/"
-			if i := strings.IndexAny(rest, "/?"); i >= 0 && rest[i] == '/' {
-				target = rest[i:]
-			}
-		}
-	}
-	path, _, _ := strings.Cut(target, "?")
-	return path
-}
-
-// plainEscapes writes a path's escapes in their normal form: RFC 3986, sections
-// 6.2.2.1 and 6.2.2.2. Nothing else: %2F is not /.
-func plainEscapes(path string) string {
-	if !strings.Contains(path, "%") {
-		return path
-	}
-	b := make([]byte, 0, len(path))
-	for i := 0; i < len(path); i++ {
-		if path[i] != '%' || i+2 >= len(path) || !isHex(path[i+1]) || !isHex(path[i+2]) {
-			b = append(b, path[i])
-			continue
-		}
-		c := unhex(path[i+1])<<4 | unhex(path[i+2])
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '.', c == '_', c == '~':
-			b = append(b, c)
-		default:
-			const digits = "0123456789ABCDEF"
-			b = append(b, '%', digits[c>>4], digits[c&15])
-		}
-		i += 2
-	}
-	return string(b)
-}
-
-func unhex(c byte) byte {
-	switch {
-	case c <= '9':
-		return c - '0'
-	case c <= 'F':
-		return c - 'A' + 10
-	}
-	return c - 'a' + 10
-}
-
-// bind binds a record to its caller: see requestHeader.binding.
-func bind(key, name string, values []string) (sum [32]byte) {
-	var stack [512]byte
-	b := appendText(stack[:0], name)
-	for _, v := range values {
-		b = appendText(b, v)
-	}
-	mac := hmac.New(sha256.New, []byte(key))
-	mac.Write(b)
-	mac.Sum(sum[:0])
-	return sum
-}
-
-// readBody reads the request's body. It is read whole before anything is
-// claimed: a body that does not arrive leaves no trace.
-func (x *exchange) readBody() *Refusal {
-	r, limit := x.req, x.p.m.maxBody()
-	if r.Body == nil || r.Body == http.NoBody {
-		return nil
-	}
-	if r.ContentLength > limit {
-		return refuseBodyTooLarge(limit)
-	}
-	// A declared length is not believed beyond what is cheap: memory follows
-	// what has arrived.
-	size := int64(512)
-	if r.ContentLength >= 0 {
-		size = min(r.ContentLength+1, 32<<10) // one more, to see the end
-	}
-	b := x.room[:0]
-	if size > int64(len(x.room)) {
-		b = make([]byte, 0, size)
-	}
-	for {
-		if len(b) == cap(b) {
-			b = slices.Grow(b, 1)
-		}
-		n, err := r.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		switch {
-		case int64(len(b)) > limit:
-			return refuseBodyTooLarge(limit)
-		case err == io.EOF:
-			x.data = b
-			return x.consumed()
-		case err != nil:
-			return x.bodyError(err)
-		}
-	}
-}
-
-// consumed looks for what an outer layer has read of the body. A form that it
-// parsed is what the handler sees too. Anything else is gone: two different
-// requests would look the same. Without a Content-Length there is no telling.
-func (x *exchange) consumed() *Refusal {
-	r := x.req
-	missing := int64(len(x.data)) < r.ContentLength && r.Header.Get("Content-Encoding") == ""
-	files := r.MultipartForm != nil && len(r.MultipartForm.File) > 0
-	switch {
-	case len(x.data) == 0 && !files && len(r.PostForm) > 0:
-		x.form = r.PostForm.Encode()
-	case len(x.data) == 0 && files, missing:
-		x.p.m.once.log().ErrorContext(r.Context(), "oncehttp: a layer outside of the Middleware has read the request's body; the request was not run",
-			"method", x.r.method, "path", x.r.path)
-		return refuseConsumed()
-	}
-	return nil
-}
-
-func (x *exchange) bodyError(err error) *Refusal {
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge): // an outer layer's limit
-		return refuseBodyTooLarge(tooLarge.Limit)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return refuseBody(http.StatusRequestTimeout, err)
-	}
-	return refuseBody(http.StatusBadRequest, err)
-}
-
-// A bodyReader is the body that the handler gets.
-type bodyReader struct {
-	b      []byte
-	closed bool
-}
-
-func (b *bodyReader) Read(p []byte) (int, error) {
-	switch {
-	case b.closed:
-		return 0, http.ErrBodyReadAfterClose
-	case len(b.b) == 0 && len(p) > 0:
-		return 0, io.EOF
-	}
-	n := copy(p, b.b)
-	b.b = b.b[n:]
-	return n, nil
-}
-
-func (b *bodyReader) WriteTo(w io.Writer) (int64, error) {
-	switch {
-	case b.closed:
-		return 0, http.ErrBodyReadAfterClose
-	case len(b.b) == 0:
-		return 0, nil
-	}
-	n, err := w.Write(b.b)
-	b.b = b.b[n:]
-	return int64(n), err
-}
-
-func (b *bodyReader) Close() error {
-	b.closed = true
+	x.r.op.Fingerprint = x.f.fingerprint(r.Host, r.URL.RawQuery, joined(h.contentType), joined(h.contentEncoding), joined(h.ifMatch), data)
 	return nil
 }
 
@@ -567,7 +412,7 @@ func (x *exchange) pass() {
 	r := x.req
 	if x.data != nil {
 		r = r.WithContext(r.Context())
-		r.Body = &bodyReader{b: x.data}
+		r.Body = &bodyReader{b: slices.Clone(x.data)}
 	}
 	x.p.next.ServeHTTP(x.w, r)
 }
@@ -619,13 +464,25 @@ func (x *exchange) replay(a *Answer) {
 	}
 }
 
+// begin implements work.
+func (x *exchange) begin() *run {
+	x.ready = new(handling)
+	x.held = &x.ready.r
+	x.held.claiming = x.r
+	return x.held
+}
+
 // run is the work: the handler.
 func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
 	x.prepareHandling(ctx)
 	h := x.h
-	r := x.req.WithContext(&h.ctx)
+	h.req = *x.req.WithContext(&h.ctx)
+	r := &h.req
 	if x.data != nil {
 		h.body = bodyReader{b: x.data}
+		if len(x.data) <= len(h.room) { // it lies in the exchange
+			h.body.b = h.room[:copy(h.room[:], x.data)]
+		}
 		r.Body = &h.body
 	}
 	defer x.sweep(r)
@@ -641,17 +498,18 @@ func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
 func (x *exchange) prepareHandling(ctx context.Context) {
 	if x.h != nil { // it was called and rolled back, so its answer never was
 		x.h.c.undo()
+		x.ready = new(handling)
 	}
 	m := x.p.m
-	x.h = new(handling)
+	x.h = x.ready
 	c := &x.h.c
-	c.w, c.r = x.w, &x.r
+	c.w, c.r = x.w, x.held
 	c.limit, c.test, c.wait = m.maxResponse(), m.Record, max(m.once.wait(), minReading)
 	_, c.hold = m.Store.(Transactor)
 	if d := writeTimeout(x.req); d > 0 {
 		c.writeBy = x.began.Add(d)
 	}
-	x.h.ctx.init(ctx, x.callerKey, &x.r.op)
+	x.h.ctx.init(ctx, x.callerKey, &x.held.op)
 }
 
 // sweep does for the handler's request what the server does for its own.
@@ -667,7 +525,7 @@ func (x *exchange) sweep(r *http.Request) {
 // died is what is recorded of a handler that panicked.
 func (x *exchange) died() (head, body []byte, v verdict) {
 	x.h.c.die()
-	if x.r.saidUnknown.Load() {
+	if x.held.saidUnknown.Load() {
 		return nil, nil, verdictUnknown
 	}
 	head, body = x.h.c.record()
@@ -677,14 +535,14 @@ func (x *exchange) died() (head, body []byte, v verdict) {
 // verdict says what becomes of the handler's answer.
 func (x *exchange) verdict() verdict {
 	c := &x.h.c
-	frees := !c.isAnswer() || x.r.saidRelease.Load()
+	frees := !c.isAnswer() || x.held.saidRelease.Load()
 	fails := c.status >= 500
 	switch {
-	case x.r.saidUnknown.Load() && (frees || fails):
+	case x.held.saidUnknown.Load() && (frees || fails):
 		return verdictUnknown
-	case x.r.transaction && (frees || fails || x.r.ended()):
+	case x.held.transaction && (frees || fails || x.held.ended()):
 		return verdictFree // whatever it did is rolled back
-	case frees && !c.announced && !x.r.ended():
+	case frees && !c.announced && !x.held.ended():
 		return verdictFree
 	}
 	return verdictRecord

@@ -101,3 +101,79 @@ func TestAnUnverifiedCertificateBindsNothing(t *testing.T) {
 		t.Errorf("with a verified one: %d, want 409, since it is another caller", got)
 	}
 }
+
+// What a handler was given stays its own: it may keep the request, and a goroutine that it
+// left behind may read from it, while others are served.
+func TestAHandlersRequestIsNotUsedAgain(t *testing.T) {
+	for _, size := range []int{1, 13, 64, 65, 1000} {
+		for _, row := range []struct {
+			name string
+			m    *oncehttp.Middleware
+			wrap func(m *oncehttp.Middleware, h http.Handler) http.Handler
+		}{
+			{"", &oncehttp.Middleware{Store: &oncehttp.MemoryStore{}}, (*oncehttp.Middleware).Handler},
+			{"protected twice", &oncehttp.Middleware{Store: &oncehttp.MemoryStore{}}, func(m *oncehttp.Middleware, h http.Handler) http.Handler {
+				return m.Handler(m.Handler(h))
+			}},
+		} {
+			var kept []*http.Request
+			var writers []http.ResponseWriter
+			h := row.wrap(row.m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				kept, writers = append(kept, r), append(writers, w)
+			}))
+			body := func(i int) string { return strings.Repeat(fmt.Sprint(i%10), size) }
+			for i := range 50 {
+				postTo(h, "/", fmt.Sprint("key-", i), body(i))
+				postTo(h, "/", fmt.Sprint("key-", i), body(i))
+			}
+			if len(kept) != 50 {
+				t.Fatalf("%s: the handler ran %d times, want 50", row.name, len(kept))
+			}
+			for i, r := range kept {
+				io.WriteString(writers[i], "too late")
+				got, err := io.ReadAll(r.Body)
+				key, _ := oncehttp.KeyFromContext(r.Context())
+				if string(got) != body(i) || err != nil || key != fmt.Sprint("key-", i) || r.Header.Get(oncehttp.Header) != key {
+					t.Errorf("%s, request %d: body %q, %v, key %q, want %q", row.name, i, got, err, key, body(i))
+				}
+			}
+		}
+	}
+}
+
+// A hoarder is a body that fails, and keeps what it was to read into.
+type hoarder struct{ p []byte }
+
+func (b *hoarder) Read(p []byte) (int, error) { b.p = p; return 0, io.ErrUnexpectedEOF }
+func (b *hoarder) Close() error               { return nil }
+
+// A body that is given up by an outer layer may be read on in the background.
+func TestABodyThatFailedWritesIntoNoOther(t *testing.T) {
+	for range 20 {
+		b := &hoarder{}
+		h := (&oncehttp.Middleware{Store: &oncehttp.MemoryStore{}}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(w, r.Body)
+		}))
+		r := httptest.NewRequest("POST", "/", b)
+		r.ContentLength = 13
+		r.Header.Set(oncehttp.Header, "k")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		late := reading(func(p []byte) (int, error) {
+			n := copy(p, "the other one")
+			copy(b.p, "XXXXXXXXXXXXX")
+			return n, io.EOF
+		})
+		r = httptest.NewRequest("POST", "/", late)
+		r.ContentLength = 13
+		r.Header.Set(oncehttp.Header, "k2")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Body.String() != "the other one" {
+			t.Fatalf("the handler read %q", w.Body)
+		}
+	}
+}
+
+type reading func([]byte) (int, error)
+
+func (f reading) Read(p []byte) (int, error) { return f(p) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -224,7 +225,7 @@ func (o *Once) Do(ctx context.Context, op Op, work func(ctx context.Context) (he
 	}
 	w := &funcWork{f: work}
 	w.r.op = op
-	a, err := o.do(ctx, &w.r, w)
+	a, err := o.do(ctx, &w.r.claiming, w)
 	switch {
 	case err != nil:
 		return a, err
@@ -242,6 +243,9 @@ func (o *Once) Do(ctx context.Context, op Op, work func(ctx context.Context) (he
 
 // A work is what a Once runs.
 type work interface {
+	// begin returns the run of a claim that was acquired: its claiming is that which
+	// was given to Once.do, or a copy of it, which is not used any more.
+	begin() *run
 	// run does the work and says how it ended.
 	run(ctx context.Context) (head, body []byte, v verdict)
 	// died says how it ended when run did not return: it panicked, or called
@@ -263,6 +267,8 @@ type funcWork struct {
 	f   func(ctx context.Context) (head, body []byte, err error)
 	err error
 }
+
+func (w *funcWork) begin() *run { return &w.r }
 
 func (w *funcWork) run(ctx context.Context) (head, body []byte, v verdict) {
 	head, body, w.err = w.f(ctx)
@@ -320,7 +326,7 @@ func (o *Once) log() *slog.Logger {
 
 // do is Do for any work. The error is nil if the work's own answer is to be
 // delivered, or a recorded one.
-func (o *Once) do(ctx context.Context, r *run, w work) (Answer, error) {
+func (o *Once) do(ctx context.Context, r *claiming, w work) (Answer, error) {
 	refused := Answer{Kind: OutcomeRefused}
 	if err := o.check(); err != nil {
 		return refused, err
@@ -331,8 +337,7 @@ func (o *Once) do(ctx context.Context, r *run, w work) (Answer, error) {
 	if r.op.Token == "" {
 		r.op.Token = o.newToken()
 	}
-	r.once = o
-	r.base = context.WithoutCancel(ctx)
+	r.once, r.ctx = o, ctx
 
 	o.busy.add(1)
 	defer o.busy.add(-1)
@@ -345,10 +350,12 @@ func (o *Once) do(ctx context.Context, r *run, w work) (Answer, error) {
 		return Answer{Kind: kind}, err
 	case kind == OutcomeRan:
 		r.holder = c.Holder
+		r.detached()
+		run := w.begin()
 		if t, ok := o.Store.(Transactor); ok {
-			return o.transact(t, r, w)
+			return o.transact(t, run, w)
 		}
-		return o.execute(r, w)
+		return o.execute(run, w)
 	}
 	if r.unanswered {
 		o.undo(r, forWholeLease)
@@ -367,7 +374,7 @@ func (o *Once) newToken() string {
 
 // acquire gets the claim, and OutcomeRan, or learns how the work ended, or that
 // it cannot be had: then kind is OutcomeRefused or OutcomeUnknown.
-func (o *Once) acquire(ctx context.Context, r *run) (c Claim, kind OutcomeKind, err error) {
+func (o *Once) acquire(ctx context.Context, r *claiming) (c Claim, kind OutcomeKind, err error) {
 	kind = OutcomeReplayed
 	var w wait
 	defer func() { o.rooms.leave(&w, r.op.Key) }()
@@ -433,7 +440,7 @@ func judge(c *Claim, op *Op) error {
 
 // ask claims, or takes over, and asks again with the same Op if there was no
 // answer: the token tells the store that it is the same claim.
-func (o *Once) ask(r *run, takeOver bool) (Claim, error) {
+func (o *Once) ask(r *claiming, takeOver bool) (Claim, error) {
 	var err error
 	for range 2 {
 		r.asked = time.Now()
@@ -455,7 +462,7 @@ func (o *Once) ask(r *run, takeOver bool) (Claim, error) {
 }
 
 // confirm stands between the claim and the work.
-func (o *Once) confirm(r *run, c *Claim, w *wait) error {
+func (o *Once) confirm(r *claiming, c *Claim, w *wait) error {
 	r.tookOver = c.Holder > 1
 	if w.joined && !r.tookOver && !o.rooms.enter(w) {
 		// This one has seen the work fail for others; running it for
@@ -489,7 +496,7 @@ func (o *Once) confirm(r *run, c *Claim, w *wait) error {
 }
 
 // giveBack ends a claim whose work was not started.
-func (o *Once) giveBack(r *run) {
+func (o *Once) giveBack(r *claiming) {
 	if err := o.end(r); err != nil && !errors.Is(err, ErrClaimLost) {
 		o.undo(r, untilDone)
 	}
@@ -539,26 +546,26 @@ func (o *Once) settle(r *run, head, body []byte, v verdict) (Answer, error) {
 		a.Kind = OutcomeReleased
 		r.stop()
 		o.rooms.released(r.op.Key)
-		err := o.end(r)
+		err := o.end(&r.claiming)
 		switch {
 		case r.unanswered:
-			o.undo(r, forWholeLease)
+			o.undo(&r.claiming, forWholeLease)
 		case err != nil && !errors.Is(err, ErrClaimLost):
 			r.log(slog.LevelWarn, "oncehttp: a key cannot be freed; trying on", "err", err)
-			o.undo(r, untilDone)
+			o.undo(&r.claiming, untilDone)
 		}
 
 	default:
 		a.Kind = OutcomeUnknown
 		r.stop()
 		r.tookOver = true // it is orphaned, not freed
-		err := o.end(r)
+		err := o.end(&r.claiming)
 		if lost || errors.Is(err, ErrClaimLost) {
 			return o.afterLoss(r)
 		}
 		r.log(slog.LevelError, "oncehttp: the outcome of work is unknown; its key is an orphan until somebody finds out what happened")
 		if err != nil {
-			o.undo(r, untilDone)
+			o.undo(&r.claiming, untilDone)
 		}
 	}
 	return a, nil
@@ -567,7 +574,7 @@ func (o *Once) settle(r *run, head, body []byte, v verdict) (Answer, error) {
 // end gives a claim up: it frees the key, or orphans it if the claim was taken
 // over. Freeing that one would forget that an earlier holder vanished, and what
 // had been asked of it.
-func (o *Once) end(r *run) error {
+func (o *Once) end(r *claiming) error {
 	if r.tookOver {
 		return o.renew(r.call(o.patience()), r.op, 0)
 	}
@@ -614,7 +621,7 @@ func (o *Once) afterLoss(r *run) (Answer, error) {
 			// The key was free: the store, or an operator, forgot it. The work
 			// has run, so it must not look as if it had not.
 			r.tookOver = true
-			o.giveBack(r)
+			o.giveBack(&r.claiming)
 		}
 		return Answer{Kind: OutcomeUnknown}, fmt.Errorf("%w: the claim was lost while it ran", ErrOutcomeUnknown)
 	}
@@ -626,40 +633,52 @@ func (o *Once) afterLoss(r *run) (Answer, error) {
 // it ends becomes an orphan.
 func (o *Once) Drain(ctx context.Context) error { return o.busy.drain(ctx) }
 
-// busy counts what Drain waits for.
+// busy counts what Drain waits for. Every call counts, few programs are just ending: so
+// counting takes no lock unless somebody waits.
 type busy struct {
+	n       atomic.Int64
+	waiting atomic.Bool // set before idle is looked at
+
 	mu   sync.Mutex
-	n    int
 	idle chan struct{} // closed when n is 0; nil if nobody waits
 }
 
-func (b *busy) add(n int) {
+func (b *busy) add(n int64) {
+	if b.n.Add(n) > 0 || !b.waiting.Load() {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.n += n; b.n == 0 && b.idle != nil {
+	b.settle()
+}
+
+// settle has those who wait go on, if there is nothing to wait for. b.mu is locked.
+func (b *busy) settle() {
+	if b.n.Load() == 0 && b.idle != nil {
 		close(b.idle)
 		b.idle = nil
+		b.waiting.Store(false)
 	}
 }
 
 func (b *busy) drain(ctx context.Context) error {
 	b.mu.Lock()
-	if b.n == 0 {
-		b.mu.Unlock()
-		return nil
-	}
 	if b.idle == nil {
 		b.idle = make(chan struct{})
 	}
 	idle := b.idle
+	b.waiting.Store(true)
+	b.settle()
 	b.mu.Unlock()
 	select {
 	case <-idle:
 		return nil
+	default:
+	}
+	select {
+	case <-idle:
+		return nil
 	case <-ctx.Done():
-		b.mu.Lock()
-		n := b.n
-		b.mu.Unlock()
-		return fmt.Errorf("oncehttp: drain: %d calls are still running or owe the store an answer: %w", n, context.Cause(ctx))
+		return fmt.Errorf("oncehttp: drain: %d calls are still running or owe the store an answer: %w", b.n.Load(), context.Cause(ctx))
 	}
 }

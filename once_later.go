@@ -52,8 +52,8 @@ const (
 // answer would be recorded: the orphan that the key would become instead is work
 // for somebody. It holds no goroutine while it pauses, so
 // an outage with thousands of refused calls costs little.
-func (o *Once) undo(r *run, how insistence) {
-	u := &undoing{o: o, base: r.base, op: r.op, orphan: r.tookOver, how: how, began: time.Now()}
+func (o *Once) undo(r *claiming, how insistence) {
+	u := &undoing{o: o, base: r.detached(), op: r.op, orphan: r.tookOver, how: how, began: time.Now()}
 	o.busy.add(1)
 	go u.try()
 }

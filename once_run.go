@@ -45,20 +45,35 @@ func Unknown(ctx context.Context) {
 
 type runKey struct{}
 
-// A run is one call's claim on a key. It is also the context of the work.
-type run struct {
+// A claiming is one call's way to the claim on a key. Most calls are repeats, which never
+// get it; so what only its holder needs is in a run.
+type claiming struct {
 	once *Once
 	op   Op
-	base context.Context // the caller's values, without its end
+	ctx  context.Context // the caller's
+	base context.Context // its values without its end; see detached
 
 	method, path string // of the request, for logs
 
-	asked       time.Time // when the store was last asked for the claim
-	acquired    time.Time // when it had been given and was confirmed
-	unanswered  bool      // and once did not answer, so a claim may still be on its way
-	tookOver    bool      // others have held the key, or may have
-	transaction bool      // the store's transaction holds the claim
-	holder      int
+	asked      time.Time // when the store was last asked for the claim
+	acquired   time.Time // when it had been given and was confirmed
+	unanswered bool      // and once did not answer, so a claim may still be on its way
+	tookOver   bool      // others have held the key, or may have
+	holder     int
+}
+
+// detached returns a context with the values of the caller's, and without its end.
+func (r *claiming) detached() context.Context {
+	if r.base == nil {
+		r.base = context.WithoutCancel(r.ctx)
+	}
+	return r.base
+}
+
+// A run is one call's claim on a key. It is also the context of the work.
+type run struct {
+	claiming
+	transaction bool // the store's transaction holds the claim
 
 	saidRelease, saidUnknown atomic.Bool
 
@@ -85,12 +100,12 @@ type run struct {
 var errTimeout = errors.New("oncehttp: the work ran longer than its Timeout allows")
 
 // log tells an operator what happened to this run.
-func (r *run) log(level slog.Level, msg string, args ...any) {
+func (r *claiming) log(level slog.Level, msg string, args ...any) {
 	attrs := []any{"key", logKey(r.op.Key)}
 	if r.method != "" {
 		attrs = append(attrs, "method", r.method, "path", r.path)
 	}
-	r.once.log().Log(r.base, level, msg, append(attrs, args...)...)
+	r.once.log().Log(r.detached(), level, msg, append(attrs, args...)...)
 }
 
 // start begins the work's time and its heartbeat.
@@ -214,11 +229,11 @@ func (r *run) stop() {
 
 // call returns the context of one store call from the caller's goroutine, which may
 // take d.
-func (r *run) call(d time.Duration) context.Context {
+func (r *claiming) call(d time.Duration) context.Context {
 	if _, ok := r.once.Store.(*MemoryStore); ok {
 		return context.Background() // it asks nobody, so there is nothing to wait for
 	}
-	return r.once.newCall(r.base, d)
+	return r.once.newCall(r.detached(), d)
 }
 
 // A run is a context. What context's own types offer (children without a

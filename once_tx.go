@@ -100,7 +100,7 @@ func (o *Once) panickedWithin(r *run) Answer {
 		o.orphan(r)
 		return Answer{Kind: OutcomeUnknown, Holder: r.holder}
 	}
-	o.undo(r, untilDone)
+	o.undo(&r.claiming, untilDone)
 	return Answer{Kind: OutcomeReleased, Holder: r.holder}
 }
 
@@ -131,7 +131,7 @@ func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) 
 		return a, ErrInProgress
 	case !started:
 		r.log(slog.LevelWarn, "oncehttp: the store cannot begin a transaction; the work was not started", "err", err)
-		o.undo(r, untilDone)
+		o.undo(&r.claiming, untilDone)
 		a.Kind = OutcomeRefused
 		return a, fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
 	case errors.Is(err, ErrRolledBack) && v == verdictRecord && r.saidUnknown.Load():
@@ -146,14 +146,14 @@ func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) 
 		if r.tookOver {
 			o.orphan(r)
 		} else {
-			o.undo(r, untilDone)
+			o.undo(&r.claiming, untilDone)
 		}
 		a.Kind = OutcomeReleased
 		return a, err
 	case v == verdictFree && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrOutcomeUnknown):
 		// No commit was asked for, so there was none.
 		r.log(slog.LevelWarn, "oncehttp: the store failed to roll a transaction back; trying to free its key", "err", err)
-		o.undo(r, untilDone)
+		o.undo(&r.claiming, untilDone)
 		own.Kind = OutcomeReleased
 		return own, nil
 	case v == verdictUnknown:
@@ -164,7 +164,7 @@ func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) 
 	}
 	r.log(slog.LevelError, "oncehttp: the store cannot tell whether a transaction was committed; its key is an orphan until somebody finds out", "err", err)
 	r.tookOver = true
-	o.undo(r, untilDone)
+	o.undo(&r.claiming, untilDone)
 	a.Kind = OutcomeUnknown
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return a, err
@@ -177,6 +177,6 @@ func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) 
 func (o *Once) orphan(r *run) {
 	r.tookOver = true
 	if c, err := o.claim(r.call(o.patience()), r.op, false); err != nil || c.Status == ClaimAcquired {
-		o.giveBack(r)
+		o.giveBack(&r.claiming)
 	}
 }

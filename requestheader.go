@@ -1,6 +1,8 @@
 package oncehttp
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"net/http"
 	"strings"
 )
@@ -97,6 +99,19 @@ func (x *requestHeader) binding(r *http.Request, key string) [32]byte {
 		return bind(key, "Cookie", x.cookies)
 	}
 	return [32]byte{}
+}
+
+// bind binds a record to its caller: see requestHeader.binding.
+func bind(key, name string, values []string) (sum [32]byte) {
+	var stack [512]byte
+	b := appendText(stack[:0], name)
+	for _, v := range values {
+		b = appendText(b, v)
+	}
+	mac := hmac.New(sha256.New, []byte(key))
+	mac.Write(b)
+	mac.Sum(sum[:0])
+	return sum
 }
 
 // isUpgrade tells whether the request wants to leave HTTP. Java's HttpClient

@@ -47,10 +47,24 @@ func (e *Error) Error() string {
 //
 // The bytes of dst and src must not overlap.
 func Append(dst, src []byte) ([]byte, error) {
+	a := appenders.Get().(*Appender)
+	defer appenders.Put(a)
+	return a.Append(dst, src)
+}
+
+var appenders = sync.Pool{New: func() any { return new(Appender) }}
+
+// An Appender is for those who call Append often. It keeps the memory that it needs for
+// the next call, unless that was much. Its zero value is ready to use, by one goroutine
+// at a time.
+type Appender struct{ p parser }
+
+// Append is the function Append.
+func (a *Appender) Append(dst, src []byte) ([]byte, error) {
 	if !utf8.Valid(src) {
 		return dst, &Error{invalidAt(src), "invalid UTF-8"}
 	}
-	p := parsers.Get().(*parser)
+	p := &a.p
 	p.src, p.i, p.dst = src, 0, dst
 	p.members = p.members[:0]
 	err := p.value(0)
@@ -61,8 +75,8 @@ func Append(dst, src []byte) ([]byte, error) {
 	}
 	out := p.dst
 	p.src, p.dst = nil, nil
-	if cap(p.members) <= keepMembers && cap(p.scratch) <= keepScratch {
-		parsers.Put(p)
+	if cap(p.members) > keepMembers || cap(p.scratch) > keepScratch {
+		p.members, p.scratch = nil, nil
 	}
 	if err != nil {
 		return dst, err
@@ -81,13 +95,11 @@ func invalidAt(src []byte) int {
 	return len(src)
 }
 
-// A parser that has grown beyond these is not kept.
+// Memory beyond these is not kept.
 const (
 	keepMembers = 1 << 10
 	keepScratch = 64 << 10
 )
-
-var parsers = sync.Pool{New: func() any { return new(parser) }}
 
 type parser struct {
 	src []byte

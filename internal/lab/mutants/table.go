@@ -140,9 +140,9 @@ var mutants = []mutant{
 		`		a.Kind = OutcomeUnknown
 		r.stop()`},
 	{"an unknown outcome is recorded as an answer", "middleware.go",
-		`	case x.r.saidUnknown.Load() && (frees || fails):
+		`	case x.held.saidUnknown.Load() && (frees || fails):
 		return verdictUnknown`,
-		`	case x.r.saidUnknown.Load() && (frees || fails):
+		`	case x.held.saidUnknown.Load() && (frees || fails):
 		return verdictRecord`},
 	{"the heartbeat is missing", "once_run.go",
 		`	r.once.beats.add(r)`,
@@ -180,9 +180,9 @@ var mutants = []mutant{
 	{"the work is not told that its time is over", "once_run.go",
 		`	r.deadline = r.acquired.Add(r.once.timeout())`,
 		`	r.deadline = r.acquired.Add(100 * r.once.timeout())`},
-	{"the client's context is the handler's", "once.go",
-		`r.base = context.WithoutCancel(ctx)`,
-		`r.base = ctx`},
+	{"the client's context is the handler's", "once_run.go",
+		`r.base = context.WithoutCancel(r.ctx)`,
+		`r.base = r.ctx`},
 	{"a store that panics ends the process", "once_run.go",
 		`	if p := recover(); p != nil {
 		*err = o.panicked(method, p)
@@ -200,7 +200,7 @@ var mutants = []mutant{
 		`return h.Get("Retry-After") == ""`,
 		`return true`},
 	{"Release is not heard", "middleware.go",
-		`frees := !c.isAnswer() || x.r.saidRelease.Load()`,
+		`frees := !c.isAnswer() || x.held.saidRelease.Load()`,
 		`frees := !c.isAnswer()`},
 	{"a panic frees the key", "middleware.go",
 		`	head, body = x.h.c.record()
@@ -213,7 +213,7 @@ var mutants = []mutant{
 
 // verdict`},
 	{"what is written after the context has ended frees the key", "middleware.go",
-		`	case frees && !c.announced && !x.r.ended():`,
+		`	case frees && !c.announced && !x.held.ended():`,
 		`	case frees:`},
 	{"the body is no part of the fingerprint", "middleware.go",
 		`joined(h.ifMatch), data)`,
@@ -233,7 +233,7 @@ var mutants = []mutant{
 	{"tenants share their records", "middleware.go",
 		`RecordKey(scope, x.r.method`,
 		`RecordKey("", x.r.method`},
-	{"a body that was cut short is taken for whole", "middleware.go",
+	{"a body that was cut short is taken for whole", "middleware_body.go",
 		`		case err != nil:
 			return x.bodyError(err)`,
 		`		case err != nil:
