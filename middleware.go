@@ -253,7 +253,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // exchanges has those that are over. What a handler or a hook gets is never part of one.
-var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+var exchanges = sync.Pool{New: func() any { return &exchange{f: new(fingerprinter)} }}
 
 // giveBack makes another request's exchange of this one.
 func (x *exchange) giveBack() {
@@ -261,10 +261,11 @@ func (x *exchange) giveBack() {
 		return // a body, or a store, that does not end when it says so may still have it
 	}
 	f := x.f
-	*x = exchange{f: f}
-	if x.f.oversized() {
-		x.f = fingerprinter{}
+	if f.oversized() {
+		f = new(fingerprinter)
 	}
+	*x = exchange{}
+	x.f = f
 	exchanges.Put(x)
 }
 
@@ -294,7 +295,7 @@ type exchange struct {
 	h         *handling // nil if the handler was not called
 	out       Outcome
 	nested    bool
-	f         fingerprinter
+	f         *fingerprinter  // kept for the next request
 	room      [shortBody]byte // for a short body
 }
 

@@ -55,7 +55,7 @@ type claiming struct {
 
 	method, path string // of the request, for logs
 
-	asked      time.Time // when the store was last asked for the claim
+	asked      time.Time // when the store was last asked for the claim, unless it is in memory
 	acquired   time.Time // when it had been given and was confirmed
 	unanswered bool      // and once did not answer, so a claim may still be on its way
 	tookOver   bool      // others have held the key, or may have
@@ -230,8 +230,8 @@ func (r *run) stop() {
 // call returns the context of one store call from the caller's goroutine, which may
 // take d.
 func (r *claiming) call(d time.Duration) context.Context {
-	if _, ok := r.once.Store.(*MemoryStore); ok {
-		return context.Background() // it asks nobody, so there is nothing to wait for
+	if r.once.inMemory() {
+		return context.Background()
 	}
 	return r.once.newCall(r.detached(), d)
 }

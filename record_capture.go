@@ -108,8 +108,19 @@ func (c *capture) WriteHeader(status int) {
 	if !c.asked {
 		return // what stands there is not the handler's
 	}
-	c.length = h["Content-Length"] != nil
-	for _, v := range h["Trailer"] {
+	for _, f := range c.header {
+		switch f.name {
+		case "Content-Length":
+			c.length = h[f.name] != nil // nil: the server is to send none
+		case "Trailer":
+			c.declare(f.values)
+		}
+	}
+}
+
+// declare notes trailers that the handler announces.
+func (c *capture) declare(values []string) {
+	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {
 			if name = textproto.TrimString(name); name != "" {
 				c.trailers = append(c.trailers, http.CanonicalHeaderKey(name))

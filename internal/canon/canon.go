@@ -480,6 +480,14 @@ func (p *parser) number() error {
 		p.i = start
 		return p.fail("number with a leading zero")
 	}
+	if len(whole) <= 21 && (p.i == len(p.src) || p.src[p.i] != '.' && p.src[p.i]|0x20 != 'e') {
+		// Most numbers: as it stands.
+		if negative && whole[0] != '0' {
+			p.dst = append(p.dst, '-')
+		}
+		p.dst = append(p.dst, whole...)
+		return nil
+	}
 	var fraction []byte
 	if p.i < len(p.src) && p.src[p.i] == '.' {
 		p.i++
