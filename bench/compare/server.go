@@ -185,8 +185,9 @@ func memorySection(r *report) {
 func weigh(build func() any) (float64, any) {
 	keys()
 	heap := func() float64 {
-		runtime.GC()
-		runtime.GC()
+		for range 4 { // what earlier sections left is gone then, pools included
+			runtime.GC()
+		}
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return float64(m.HeapAlloc)
