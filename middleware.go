@@ -309,7 +309,6 @@ type handling struct {
 	r    run // of the claim under which the handler was called first
 	c    capture
 	ctx  recordContext
-	req  http.Request
 	body bodyReader
 	room [shortBody]byte
 }
@@ -477,8 +476,7 @@ func (x *exchange) begin() *run {
 func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
 	x.prepareHandling(ctx)
 	h := x.h
-	h.req = *x.req.WithContext(&h.ctx)
-	r := &h.req
+	r := x.req.WithContext(&h.ctx)
 	if x.data != nil {
 		h.body = bodyReader{b: x.data}
 		if len(x.data) <= len(h.room) { // it lies in the exchange
