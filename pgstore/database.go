@@ -13,14 +13,14 @@ import (
 // a moment more.
 type querier interface {
 	// row runs a statement that returns at most one row, and scans it.
-	row(ctx context.Context, sql string, args *args, dest ...any) (found bool, err error)
+	row(ctx context.Context, sql string, args []any, dest ...any) (found bool, err error)
 }
 
 // A database is a pool of connections.
 type database interface {
 	querier
 	// rows calls each for every row.
-	rows(ctx context.Context, sql string, args *args, each func(scan func(dest ...any) error) error) error
+	rows(ctx context.Context, sql string, args []any, each func(scan func(dest ...any) error) error) error
 	// script runs statements without arguments, all or none.
 	script(ctx context.Context, sql string) error
 	// session takes one connection out of the pool.
@@ -37,7 +37,7 @@ type session interface {
 	begin(ctx context.Context, how string) error
 	// then runs a statement that returns at most one row, and another one that
 	// returns none, before or after it: in one round trip where that can be done.
-	then(ctx context.Context, sql string, args *args, dest any, before, after string) (found bool, err error)
+	then(ctx context.Context, sql string, args []any, dest any, before, after string) (found bool, err error)
 	// run calls work with a context that carries the transaction.
 	run(ctx context.Context, work func(ctx context.Context)) error
 	// mishap returns the error for which the transaction can only be rolled
@@ -62,13 +62,18 @@ type pool struct {
 	direct *direct // or nil
 }
 
-func (d pool) row(ctx context.Context, sql string, args *args, dest ...any) (bool, error) {
+func (d pool) row(ctx context.Context, sql string, args []any, dest ...any) (bool, error) {
 	c, err := d.p.Acquire(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer c.Release()
-	return d.direct.row(ctx, c.Conn(), sql, args, dest)
+	if d.direct != nil && len(args) > 0 {
+		return d.direct.row(ctx, c.Conn(), sql, args, dest)
+	}
+	ctx, done := lateContext(ctx)
+	defer done()
+	return found(c.QueryRow(ctx, sql, args...).Scan(dest...))
 }
 
 func found(err error) (bool, error) {
@@ -78,10 +83,10 @@ func found(err error) (bool, error) {
 	return err == nil, err
 }
 
-func (d pool) rows(ctx context.Context, sql string, args *args, each func(scan func(dest ...any) error) error) error {
+func (d pool) rows(ctx context.Context, sql string, args []any, each func(scan func(dest ...any) error) error) error {
 	ctx, done := lateContext(ctx)
 	defer done()
-	rows, err := d.p.Query(ctx, sql, args.any()...)
+	rows, err := d.p.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}
@@ -135,8 +140,13 @@ type poolSession struct {
 	w      watch
 }
 
-func (p *poolSession) row(ctx context.Context, sql string, args *args, dest ...any) (bool, error) {
-	return p.direct.row(ctx, p.c.Conn(), sql, args, dest)
+func (p *poolSession) row(ctx context.Context, sql string, args []any, dest ...any) (bool, error) {
+	if p.direct != nil && len(args) > 0 {
+		return p.direct.row(ctx, p.c.Conn(), sql, args, dest)
+	}
+	ctx, done := lateContext(ctx)
+	defer done()
+	return found(p.c.QueryRow(ctx, sql, args...).Scan(dest...))
 }
 
 func (p *poolSession) begin(ctx context.Context, how string) (err error) {
@@ -145,18 +155,18 @@ func (p *poolSession) begin(ctx context.Context, how string) (err error) {
 	return err
 }
 
-func (p *poolSession) then(ctx context.Context, sql string, args *args, dest any, before, after string) (bool, error) {
+func (p *poolSession) then(ctx context.Context, sql string, args []any, dest any, before, after string) (bool, error) {
 	return together(ctx, p.c.Conn(), sql, args, dest, before, after)
 }
 
 // together runs a statement, and those before and after it that are not "", in
 // one round trip.
-func together(ctx context.Context, conn *pgx.Conn, sql string, args *args, dest any, before, after string) (yes bool, err error) {
+func together(ctx context.Context, conn *pgx.Conn, sql string, args []any, dest any, before, after string) (yes bool, err error) {
 	b := new(pgx.Batch)
 	if before != "" {
 		b.Queue(before)
 	}
-	b.Queue(sql, args.any()...)
+	b.Queue(sql, args...)
 	if after != "" {
 		b.Queue(after)
 	}

@@ -30,7 +30,7 @@ func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Re
 	for {
 		want := limit - len(all)
 		var found []row
-		args := newArgs().bytes(after).int(micros(q.MinAge)).int(int64(q.Status)).int(int64(want))
+		args := []any{after, micros(q.MinAge), int64(q.Status), int64(want)}
 		err := s.each(ctx, s.sql.list, args, func() { found = nil }, func(scan func(...any) error) error {
 			var r row
 			err := r.scan(scan)
@@ -41,7 +41,7 @@ func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Re
 			return nil, s.failed(ctx, "list", err)
 		}
 		for i := range found {
-			gone, err := s.gone(ctx, s.db, string(found[i].key), &found[i])
+			gone, err := s.gone(ctx, s.db, found[i].id, &found[i])
 			if err != nil {
 				return nil, s.failed(ctx, "list", err)
 			}
@@ -57,18 +57,18 @@ func (s *Store) List(ctx context.Context, q oncehttp.RecordQuery) ([]oncehttp.Re
 }
 
 func (r *row) scan(scan func(...any) error) error {
-	return scan(&r.now, &r.key, &r.ident, &r.born, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body)
+	return scan(&r.now, &r.id, &r.key, &r.ident, &r.born, &r.expires, &r.lapses, &r.begins, &r.holder, &r.head, &r.body)
 }
 
 // gone reports whether the transaction of a transactional claim has ended without
 // a record, so that its key is free. If the key was taken over, it makes r the orphan
 // that it is again.
-func (s *Store) gone(ctx context.Context, q querier, key string, r *row) (bool, error) {
+func (s *Store) gone(ctx context.Context, q querier, id any, r *row) (bool, error) {
 	if !r.left() {
 		return false, nil
 	}
 	var yes bool
-	switch ended, err := s.row(ctx, q, s.sql.ask, newArgs().id(key), &yes); {
+	switch ended, err := s.row(ctx, q, s.sql.ask, []any{id}, &yes); {
 	case !ended || err != nil:
 		return false, err
 	case r.holder == 1:
@@ -110,13 +110,13 @@ func (s *Store) Show(ctx context.Context, key string) (oncehttp.Record, error) {
 func (s *Store) lookUp(ctx context.Context, what, key string) (*row, error) {
 	var r row
 	var found bool
-	err := s.each(ctx, s.sql.show, newArgs().id(key), func() { found = false }, func(scan func(...any) error) error {
+	err := s.each(ctx, s.sql.show, []any{rowID(key)}, func() { found = false }, func(scan func(...any) error) error {
 		found = true
 		return r.scan(scan)
 	})
 	if err == nil && found {
 		var gone bool
-		gone, err = s.gone(ctx, s.db, key, &r)
+		gone, err = s.gone(ctx, s.db, r.id, &r)
 		found = !gone && !r.expired()
 	}
 	switch {
@@ -134,30 +134,28 @@ func (s *Store) Resolve(ctx context.Context, key string, res oncehttp.Resolution
 		return errors.New("pgstore: Resolution.Keep is negative")
 	}
 	if !res.Applied {
-		return s.settleByHand(ctx, "resolve", key, oncehttp.ErrNotOrphaned, s.sql.drop, newArgs().id(key))
+		return s.settleByHand(ctx, "resolve", key, oncehttp.ErrNotOrphaned, s.sql.drop)
 	}
-	args := newArgs().id(key).bytes(res.Head).bytes(res.Body)
+	var keep any // NULL: as the last holder asked for
 	if res.Keep > 0 {
-		args.int(micros(res.Keep))
-	} else {
-		args.null(argInt) // as the last holder asked for
+		keep = micros(res.Keep)
 	}
-	return s.settleByHand(ctx, "resolve", key, oncehttp.ErrNotOrphaned, s.sql.resolve, args)
+	return s.settleByHand(ctx, "resolve", key, oncehttp.ErrNotOrphaned, s.sql.resolve, res.Head, res.Body, keep)
 }
 
 // Purge implements [oncehttp.Inspector].
 func (s *Store) Purge(ctx context.Context, key string) error {
-	return s.settleByHand(ctx, "purge", key, oncehttp.ErrNotPurgeable, s.sql.purge, newArgs().id(key))
+	return s.settleByHand(ctx, "purge", key, oncehttp.ErrNotPurgeable, s.sql.purge)
 }
 
 // settleByHand runs a statement that changes a row in some states, and returns
 // refused if the row is in another one.
-func (s *Store) settleByHand(ctx context.Context, what, key string, refused error, sql string, args *args) error {
+func (s *Store) settleByHand(ctx context.Context, what, key string, refused error, sql string, rest ...any) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
 	var notified bool
-	changed, err := s.row(ctx, s.db, sql, args, &notified)
+	changed, err := s.row(ctx, s.db, sql, append([]any{rowID(key)}, rest...), &notified)
 	switch {
 	case err != nil:
 		return s.failed(ctx, what, err)

@@ -85,9 +85,6 @@ func (o *overtimes) end(f *flight) (cause error) {
 	if f.torn != nil {
 		f.torn.HandleUnwatchAfterCancel()
 		cause = f.ctx.Err()
-		if f.conn.IsClosed() { // what pgx still does to close it had a deadline
-			f.conn.PgConn().Conn().SetDeadline(time.Now().Add(closing))
-		}
 	}
 	*f = flight{}
 	return cause

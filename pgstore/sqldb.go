@@ -12,16 +12,16 @@ import (
 // A sqlDB is a database by way of database/sql.
 type sqlDB struct{ db *sql.DB }
 
-func (d sqlDB) row(ctx context.Context, q string, args *args, dest ...any) (bool, error) {
+func (d sqlDB) row(ctx context.Context, q string, args []any, dest ...any) (bool, error) {
 	ctx, done := lateContext(ctx)
 	defer done()
-	return found(d.db.QueryRowContext(ctx, q, args.any()...).Scan(dest...))
+	return found(d.db.QueryRowContext(ctx, q, args...).Scan(dest...))
 }
 
-func (d sqlDB) rows(ctx context.Context, q string, args *args, each func(scan func(dest ...any) error) error) error {
+func (d sqlDB) rows(ctx context.Context, q string, args []any, each func(scan func(dest ...any) error) error) error {
 	ctx, done := lateContext(ctx)
 	defer done()
-	rows, err := d.db.QueryContext(ctx, q, args.any()...)
+	rows, err := d.db.QueryContext(ctx, q, args...)
 	if err != nil {
 		return err
 	}
@@ -86,10 +86,10 @@ type sqlSession struct {
 	w    watch
 }
 
-func (s *sqlSession) row(ctx context.Context, q string, args *args, dest ...any) (bool, error) {
+func (s *sqlSession) row(ctx context.Context, q string, args []any, dest ...any) (bool, error) {
 	ctx, done := lateContext(ctx)
 	defer done()
-	return found(s.c.QueryRowContext(ctx, q, args.any()...).Scan(dest...))
+	return found(s.c.QueryRowContext(ctx, q, args...).Scan(dest...))
 }
 
 func (s *sqlSession) begin(ctx context.Context, how string) error {
@@ -99,7 +99,7 @@ func (s *sqlSession) begin(ctx context.Context, how string) error {
 	return err
 }
 
-func (s *sqlSession) then(ctx context.Context, q string, args *args, dest any, before, after string) (yes bool, err error) {
+func (s *sqlSession) then(ctx context.Context, q string, args []any, dest any, before, after string) (yes bool, err error) {
 	if conn := pgxConn(s.c); conn != nil {
 		return together(ctx, conn, q, args, dest, before, after)
 	}

@@ -155,7 +155,7 @@ func newStatements(table string) *statements {
 			)
 			SELECT clock, lapses, begins, waited IS TRUE OR EXISTS (SELECT FROM flagged) FROM was`),
 
-		list: fill(`SELECT {clock}, key, ident, born, expires, lapses, begins, holder, NULL::bytea, NULL::bytea FROM {table}
+		list: fill(`SELECT {clock}, id::text, key, ident, born, expires, lapses, begins, holder, NULL::bytea, NULL::bytea FROM {table}
 			WHERE key > $1::bytea AND expires > {now} AND born <= {now} - $2::int8 * interval '1us' AND CASE $3::int8
 				WHEN 0 THEN true
 				WHEN 2 THEN lapses > {now} OR begins IS NOT NULL
@@ -163,7 +163,7 @@ func newStatements(table string) *statements {
 				WHEN 4 THEN ` + orphaned + ` END
 			ORDER BY key LIMIT $4::int8`),
 
-		show: fill(`SELECT {clock}, key, ident, born, expires, lapses, begins, holder, head, body FROM {table}
+		show: fill(`SELECT {clock}, id::text, key, ident, born, expires, lapses, begins, holder, head, body FROM {table}
 			WHERE id = $1::uuid AND expires > {now}`),
 
 		// Finds a row that a transactional claim left behind when it ended. A

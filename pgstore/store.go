@@ -15,11 +15,14 @@ package pgstore
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -175,21 +178,14 @@ func (s *Store) take(ctx context.Context, what string, op oncehttp.Op, lease, ke
 type wanted struct {
 	op          *oncehttp.Op
 	lease, keep time.Duration
-	orphans     bool          // may be taken over
-	begins      time.Duration // in which a transactional claim has to lock its row; 0: it is none
+	orphans     bool // may be taken over
+	begins      any  // microseconds that a transactional claim has to lock its row, or nil
 }
 
 // claim takes a key, or learns the state of a taken one.
 func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim, error) {
-	args := holderArgs(w.op).identity(w.op).int(micros(w.lease)).int(micros(w.keep))
-	defer args.free()
-	if w.begins > 0 {
-		args.int(micros(w.begins))
-	} else {
-		args.null(argInt)
-	}
-	args.text(w.op.Key)
-	token := args.values[1]
+	token := packToken(w.op.Token)
+	args := []any{rowID(w.op.Key), token, identity(w.op), micros(w.lease), micros(w.keep), w.begins, []byte(w.op.Key)}
 	r := claimedPool.Get().(*claimed)
 	defer claimedPool.Put(r)
 	for try := 0; ; try++ {
@@ -211,7 +207,7 @@ func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim,
 		case found:
 			own := bytes.Equal(r.token, token)
 			if !own && r.holder > 1 && !r.expired() {
-				if _, err := s.gone(ctx, q, w.op.Key, &r.row); err != nil {
+				if _, err := s.gone(ctx, q, args[0], &r.row); err != nil {
 					return oncehttp.Claim{}, err
 				}
 			}
@@ -221,7 +217,7 @@ func (s *Store) claim(ctx context.Context, q querier, w wanted) (oncehttp.Claim,
 				return c, nil
 			}
 			var holder int64
-			found, err = s.row(ctx, q, s.sql.take, args.first(6).bool(w.orphans), &r.ident, &holder)
+			found, err = s.row(ctx, q, s.sql.take, append(args[:6:6], w.orphans), &r.ident, &holder)
 			if err != nil {
 				return oncehttp.Claim{}, err
 			}
@@ -267,7 +263,7 @@ func (s *Store) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration) 
 	if err := checkRenew(&op, lease); err != nil {
 		return err
 	}
-	return s.change(ctx, "renew", s.sql.renew, &op, lease == 0, holderArgs(&op).int(micros(lease)))
+	return s.change(ctx, "renew", s.sql.renew, &op, lease == 0, micros(lease))
 }
 
 // Complete implements [oncehttp.Store]. On a record that op.Token completed it is
@@ -276,7 +272,7 @@ func (s *Store) Complete(ctx context.Context, op oncehttp.Op, head, body []byte,
 	if err := checkComplete(&op, keep); err != nil {
 		return err
 	}
-	return s.change(ctx, "complete", s.sql.complete, &op, true, holderArgs(&op).bytes(head).bytes(body).int(micros(keep)))
+	return s.change(ctx, "complete", s.sql.complete, &op, true, head, body, micros(keep))
 }
 
 // Release implements [oncehttp.Store]. On a record that op.Token completed it is
@@ -285,7 +281,7 @@ func (s *Store) Release(ctx context.Context, op oncehttp.Op) error {
 	if err := checkOp(&op); err != nil {
 		return err
 	}
-	return orFree(s.change(ctx, "release", s.sql.release, &op, true, holderArgs(&op)))
+	return orFree(s.change(ctx, "release", s.sql.release, &op, true))
 }
 
 // orFree is for a change that a free key has already undergone.
@@ -299,13 +295,13 @@ func orFree(err error) error {
 // errFree is ErrClaimLost because nobody has the key.
 var errFree = fmt.Errorf("pgstore: %w", oncehttp.ErrClaimLost)
 
-// change runs a statement that changes the row that op.Token holds, and frees its
-// args, which begin with those of holderArgs.
-func (s *Store) change(ctx context.Context, what, sql string, op *oncehttp.Op, wake bool, args *args) error {
-	defer args.free()
+// change runs a statement that changes the row that op.Token holds.
+func (s *Store) change(ctx context.Context, what, sql string, op *oncehttp.Op, wake bool, rest ...any) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
+	var room [5]any
+	args := append(append(room[:0], rowID(op.Key), packToken(op.Token)), rest...)
 	for try := 0; ; try++ {
 		var notified bool
 		changed, err := s.row(ctx, s.db, sql, args, &notified)
@@ -319,7 +315,7 @@ func (s *Store) change(ctx context.Context, what, sql string, op *oncehttp.Op, w
 			return nil
 		}
 		var own, done bool
-		found, err := s.row(ctx, s.db, s.sql.state, args.first(2), &own, &done)
+		found, err := s.row(ctx, s.db, s.sql.state, args[:2], &own, &done)
 		switch {
 		case err != nil:
 			return s.failed(ctx, what, err)
@@ -340,7 +336,7 @@ func (s *Store) change(ctx context.Context, what, sql string, op *oncehttp.Op, w
 
 // row runs a statement of ours, and again if that can help: every one of them may
 // be repeated.
-func (s *Store) row(ctx context.Context, q querier, sql string, args *args, dest ...any) (bool, error) {
+func (s *Store) row(ctx context.Context, q querier, sql string, args []any, dest ...any) (bool, error) {
 	for try := 0; ; try++ {
 		found, err := q.row(ctx, sql, args, dest...)
 		switch {
@@ -363,7 +359,7 @@ func (s *Store) row(ctx context.Context, q querier, sql string, args *args, dest
 
 // each runs a statement that returns rows, and again if that can help: begin is
 // called before the first row of every run.
-func (s *Store) each(ctx context.Context, sql string, args *args, begin func(), one func(scan func(...any) error) error) error {
+func (s *Store) each(ctx context.Context, sql string, args []any, begin func(), one func(scan func(...any) error) error) error {
 	for try := 0; ; try++ {
 		begin()
 		err := s.db.rows(ctx, sql, args, one)
@@ -422,9 +418,13 @@ var errNoTable = errors.New("the table is not there")
 func (s *Store) look(ctx context.Context) (oid int64, err error) {
 	var comment, synchronous, fsync string
 	var server int64
-	_, err = s.row(ctx, s.db, s.sql.look, nil, &comment, &server, &synchronous, &fsync, &oid)
-	if err != nil {
-		return 0, s.failed(ctx, "look at the table", err)
+	// A table that was made while the statement began has no comment yet in what the
+	// statement sees, though its name is known: then another look shows it.
+	for try := 0; try == 0 || try == 1 && comment == "" && oid != 0; try++ {
+		_, err = s.row(ctx, s.db, s.sql.look, nil, &comment, &server, &synchronous, &fsync, &oid)
+		if err != nil {
+			return 0, s.failed(ctx, "look at the table", err)
+		}
 	}
 	var v int
 	_, err = fmt.Sscanf(comment, "oncehttp records, version %d", &v)
@@ -453,6 +453,7 @@ func (s *Store) look(ctx context.Context) (oid int64, err error) {
 type row struct {
 	fresh          bool
 	now            time.Time
+	id             string
 	key            []byte
 	token, ident   []byte
 	born, expires  time.Time
@@ -485,9 +486,45 @@ func (r *row) claim() oncehttp.Claim {
 	return c
 }
 
+// rowID is what a key's row is found by: half of its SHA-256, as a uuid is written.
+func rowID(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	var b [36]byte
+	at := 0
+	for i, part := range [...]int{4, 2, 2, 2, 6} {
+		if i > 0 {
+			b[at] = '-'
+			at++
+		}
+		hex.Encode(b[at:], sum[:part])
+		at += 2 * part
+		copy(sum[:], sum[part:])
+	}
+	return string(b[:])
+}
+
+// identity puts fingerprint and binding into one column.
+func identity(op *oncehttp.Op) []byte {
+	b := make([]byte, 0, len(op.Fingerprint)+len(op.Binding))
+	return append(append(b, op.Fingerprint[:]...), op.Binding[:]...)
+}
+
 func setIdentity(c *oncehttp.Claim, ident []byte) {
 	n := copy(c.Fingerprint[:], ident)
 	copy(c.Binding[:], ident[n:])
+}
+
+// packToken makes 17 bytes of a token such as [oncehttp.NewToken] returns, and is
+// one to one.
+func packToken(token string) []byte {
+	const packed, plain = 1, 0
+	b := make([]byte, 0, 1+max(len(token), 16))
+	if len(token) == 32 && strings.Trim(token, "0123456789abcdef") == "" {
+		if b, err := hex.AppendDecode(append(b, packed), []byte(token)); err == nil {
+			return b
+		}
+	}
+	return append(append(b, plain), token...)
 }
 
 // micros is a duration in the unit of the server's clock. What is not zero does

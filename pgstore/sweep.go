@@ -83,7 +83,7 @@ func (s *Store) sweepPages(ctx context.Context, limit int) (swept int, pages int
 	b.mu.Unlock()
 
 	var n int64
-	_, err = s.row(ctx, s.db, s.sql.sweep, newArgs().int(from).int(from+sweepPages).int(int64(limit)), &n, &pages)
+	_, err = s.row(ctx, s.db, s.sql.sweep, []any{from, from + sweepPages, int64(limit)}, &n, &pages)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -68,7 +68,7 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 func (t *TxStore) relock(ctx context.Context, op *oncehttp.Op) (session, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.tx.settling())
 	defer cancel()
-	args := holderArgs(op).int(micros(grace))
+	args := []any{rowID(op.Key), packToken(op.Token), micros(grace)}
 	for try := 0; ; try++ {
 		sess, err := t.db.session(ctx)
 		if err == nil {
@@ -85,7 +85,7 @@ func (t *TxStore) relock(ctx context.Context, op *oncehttp.Op) (session, error) 
 			// Somebody else has it; or somebody has just looked whether it is
 			// locked; or a connection of ours that broke still locks it.
 			var own, done bool
-			found, err := t.row(ctx, t.db, t.sql.state, args.first(2), &own, &done)
+			found, err := t.row(ctx, t.db, t.sql.state, args[:2], &own, &done)
 			if err != nil {
 				return nil, t.failed(ctx, "transact", err)
 			}
@@ -141,7 +141,7 @@ func (t *TxStore) attempt(ctx context.Context, sess session, op *oncehttp.Op, ke
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.tx.settling())
 	defer cancel()
 	var notified, asked bool
-	found, err := sess.then(cctx, t.sql.record, holderArgs(op).bytes(head).bytes(body).int(micros(keep)), &notified, sqlUnmark, "")
+	found, err := sess.then(cctx, t.sql.record, []any{rowID(op.Key), packToken(op.Token), head, body, micros(keep)}, &notified, sqlUnmark, "")
 	if err == nil && !found {
 		err = errors.New("pgstore: the claim's row is gone, although it was locked: did work change the table of records?")
 	}
@@ -230,7 +230,7 @@ func (t *TxStore) endedEarly(ctx context.Context, sess session, op *oncehttp.Op)
 // orphans makes an orphan of a key whose row a session has locked.
 func (t *TxStore) orphans(ctx context.Context, sess session, op *oncehttp.Op) error {
 	var notified bool
-	found, err := sess.row(ctx, t.sql.renew, holderArgs(op).int(0), &notified)
+	found, err := sess.row(ctx, t.sql.renew, []any{rowID(op.Key), packToken(op.Token), int64(0)}, &notified)
 	if err == nil && !found {
 		err = oncehttp.ErrClaimLost
 	}
@@ -265,7 +265,7 @@ func (t *TxStore) settle(ctx context.Context, op *oncehttp.Op) (committed, known
 	for try := 0; ; try++ {
 		var own bool
 		var done *bool
-		found, err := t.row(ctx, t.db, t.sql.settle, holderArgs(op), &own, &done)
+		found, err := t.row(ctx, t.db, t.sql.settle, []any{rowID(op.Key), packToken(op.Token)}, &own, &done)
 		switch {
 		case err != nil: // perhaps a later one can be asked
 		case !found || !own:
@@ -287,7 +287,7 @@ func (t *TxStore) giveUp(op *oncehttp.Op) error { return t.end(op, t.sql.giveUp)
 func (t *TxStore) end(op *oncehttp.Op, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closing)
 	defer cancel()
-	err := t.change(ctx, "give up", sql, op, true, holderArgs(op))
+	err := t.change(ctx, "give up", sql, op, true)
 	if errors.Is(err, oncehttp.ErrClaimLost) { // somebody has it already
 		return nil
 	}

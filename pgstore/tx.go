@@ -185,7 +185,7 @@ func (t *TxStore) take(ctx context.Context, what string, op oncehttp.Op, lease, 
 		c.Left = lease
 		return c, nil
 	}
-	w := wanted{op: &op, lease: lease, keep: keep, orphans: orphans, begins: min(lease, grace)}
+	w := wanted{op: &op, lease: lease, keep: keep, orphans: orphans, begins: micros(min(lease, grace))}
 	for try := 0; ; try++ {
 		c, sess, err := t.claimAndLock(ctx, w)
 		switch {
@@ -234,7 +234,7 @@ func (t *TxStore) lock(ctx context.Context, sess session, op *oncehttp.Op) (bool
 		return false, err
 	}
 	var yes bool
-	return sess.then(ctx, t.sql.lock, holderArgs(op), &yes, "", sqlMark)
+	return sess.then(ctx, t.sql.lock, []any{rowID(op.Key), packToken(op.Token)}, &yes, "", sqlMark)
 }
 
 // What work does is undone by a savepoint where its key must not be free for a
@@ -251,7 +251,7 @@ const (
 // else has locked it.
 func (t *TxStore) locks(ctx context.Context, sess session, op *oncehttp.Op) (bool, error) {
 	var yes bool
-	return sess.row(ctx, t.sql.lock, holderArgs(op), &yes)
+	return sess.row(ctx, t.sql.lock, []any{rowID(op.Key), packToken(op.Token)}, &yes)
 }
 
 // hold keeps a session whose transaction has locked the row, for one lease.
@@ -296,18 +296,17 @@ func (t *TxStore) lapse(sl *slot) {
 	defer cancel()
 	// It lapsed just now, and so lasts as long as it would have from its latest
 	// renewal.
-	if err := t.finish(ctx, sl, t.sql.lapse, holderArgs(&sl.op).int(micros(max(sl.keep-sl.lease, 0)))); err != nil {
+	if err := t.finish(ctx, sl, t.sql.lapse, micros(max(sl.keep-sl.lease, 0))); err != nil {
 		t.log().Warn("pgstore: a claim whose lease lapsed cannot be made an orphan; its key is free", "err", t.explain("lapse", err))
 	}
 }
 
 // finish runs a statement that ends a held claim, and commits it.
-func (t *TxStore) finish(ctx context.Context, sl *slot, sql string, args *args) error {
-	defer args.free()
+func (t *TxStore) finish(ctx context.Context, sl *slot, sql string, rest ...any) error {
 	sess := t.drop(sl)
 	defer sess.release()
 	var notified bool
-	_, err := sess.row(ctx, sql, args, &notified)
+	_, err := sess.row(ctx, sql, append([]any{rowID(sl.op.Key), packToken(sl.op.Token)}, rest...), &notified)
 	if err == nil {
 		err = sess.commit(ctx)
 	}
@@ -340,7 +339,7 @@ func (t *TxStore) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration
 	}
 	done, leave, err := t.held(ctx, &op, func(sl *slot) error {
 		if lease == 0 {
-			return t.finish(ctx, sl, t.sql.lapse, holderArgs(&op).int(micros(sl.keep)))
+			return t.finish(ctx, sl, t.sql.lapse, micros(sl.keep))
 		}
 		if !t.holds(ctx, sl) {
 			return oncehttp.ErrClaimLost
@@ -358,13 +357,13 @@ func (t *TxStore) Renew(ctx context.Context, op oncehttp.Op, lease time.Duration
 	case lease == 0 && t.isUnsettled(op.Token):
 		// Whoever could not learn how a commit ended calls it unknown. The
 		// server knows: either the record is there, or nothing is.
-		err := orFree(t.change(ctx, "settle", t.sql.giveUp, &op, true, holderArgs(&op)))
+		err := orFree(t.change(ctx, "settle", t.sql.giveUp, &op, true))
 		if err == nil {
 			t.setUnsettled(op.Token, false)
 		}
 		return err
 	}
-	return t.change(ctx, "renew", t.sql.renewFree, &op, lease == 0, holderArgs(&op).int(micros(lease)))
+	return t.change(ctx, "renew", t.sql.renewFree, &op, lease == 0, micros(lease))
 }
 
 // Complete implements [oncehttp.Store].
@@ -376,7 +375,7 @@ func (t *TxStore) Complete(ctx context.Context, op oncehttp.Op, head, body []byt
 		return err
 	}
 	done, leave, err := t.held(ctx, &op, func(sl *slot) error {
-		return t.finish(ctx, sl, t.sql.record, holderArgs(&op).bytes(head).bytes(body).int(micros(keep)))
+		return t.finish(ctx, sl, t.sql.record, head, body, micros(keep))
 	})
 	if err != nil {
 		return t.failed(ctx, "complete", err)
@@ -385,7 +384,7 @@ func (t *TxStore) Complete(ctx context.Context, op oncehttp.Op, head, body []byt
 	if done {
 		return nil
 	}
-	return t.change(ctx, "complete", t.sql.completeFree, &op, true, holderArgs(&op).bytes(head).bytes(body).int(micros(keep)))
+	return t.change(ctx, "complete", t.sql.completeFree, &op, true, head, body, micros(keep))
 }
 
 // Release implements [oncehttp.Store].
@@ -396,7 +395,7 @@ func (t *TxStore) Release(ctx context.Context, op oncehttp.Op) error {
 	if err := t.prepare(ctx); err != nil {
 		return err
 	}
-	done, leave, err := t.held(ctx, &op, func(sl *slot) error { return t.finish(ctx, sl, t.sql.release, holderArgs(&op)) })
+	done, leave, err := t.held(ctx, &op, func(sl *slot) error { return t.finish(ctx, sl, t.sql.release) })
 	if err != nil {
 		return t.failed(ctx, "release", err)
 	}
@@ -404,7 +403,7 @@ func (t *TxStore) Release(ctx context.Context, op oncehttp.Op) error {
 	if done {
 		return nil
 	}
-	return orFree(t.change(ctx, "release", t.sql.releaseFree, &op, true, holderArgs(&op)))
+	return orFree(t.change(ctx, "release", t.sql.releaseFree, &op, true))
 }
 
 // Close ends the transactions of claims that nobody runs, whose keys are free

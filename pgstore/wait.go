@@ -157,12 +157,14 @@ func (w *waits) close() {
 
 // watch returns when a key may have changed, or ctx has ended.
 func (s *Store) watch(ctx context.Context, key string, r *room) {
+	args := []any{rowID(key), false}
 	for poll := minPoll; ; poll = min(poll*3/2, maxPoll) {
 		live, changed := s.listening()
+		args[1] = live
 		var now time.Time
 		var lapses, begins *time.Time
 		var flagged bool
-		found, err := s.row(ctx, s.db, s.sql.flag, newArgs().id(key).bool(live), &now, &lapses, &begins, &flagged)
+		found, err := s.row(ctx, s.db, s.sql.flag, args, &now, &lapses, &begins, &flagged)
 		nap := poll
 		switch {
 		case ctx.Err() != nil:
@@ -198,7 +200,7 @@ func (s *Store) watch(ctx context.Context, key string, r *room) {
 // abandoned reports whether a transactional claim holds its row no more.
 func (s *Store) abandoned(ctx context.Context, key string) bool {
 	var yes bool
-	found, err := s.row(ctx, s.db, s.sql.ask, newArgs().id(key), &yes)
+	found, err := s.row(ctx, s.db, s.sql.ask, []any{rowID(key)}, &yes)
 	return found && err == nil
 }
 
