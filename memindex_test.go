@@ -60,11 +60,14 @@ func TestMemRecordsAreWholeCacheLines(t *testing.T) {
 	if strconv.IntSize < 64 {
 		t.Skip("numbers are aligned differently there")
 	}
-	var sl memSlab
-	if n := unsafe.Sizeof(sl.records[0]); n != 5*64 {
+	if n := unsafe.Sizeof(memRecord{}); n != 5*64 {
 		t.Errorf("a record takes %d bytes, want 320", n)
 	}
-	if n := unsafe.Offsetof(sl.records); n%64 != 0 {
-		t.Errorf("records begin %d bytes behind a cache line", n%64)
+	slabs := make([]*memSlab, 20)
+	for i := range slabs {
+		slabs[i] = new(memSlab)
+		if n := uintptr(unsafe.Pointer(&slabs[i].records)) % 64; n != 0 {
+			t.Errorf("records begin %d bytes behind a cache line", n)
+		}
 	}
 }

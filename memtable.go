@@ -213,12 +213,13 @@ const (
 )
 
 // A memSlab holds records. The pointers come first because the collector looks no
-// further than the last one. One too many of them has records begin with a cache line.
+// further than the last one. With them, the numbers and the 8 bytes that the runtime puts
+// before an object of this kind, records begin with a cache line.
 type memSlab struct {
-	long       [memSlabSize + 1][]byte
-	records    [memSlabSize]memRecord
+	long       [memSlabSize][]byte
 	used       uint64 // a bit for each
 	prev, next uint32 // in the list of slabs with room, 1 + place
+	records    [memSlabSize]memRecord
 }
 
 // at returns a record by its number, or nil for none.

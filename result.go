@@ -63,7 +63,7 @@ type Attempt struct {
 
 // A Result tells what a Transport did with one request.
 type Result struct {
-	// Tries are the attempts in order. The slice must not be changed.
+	// Tries are the attempts in order; nil if there was none. The slice must not be changed.
 	Tries []Attempt
 
 	// Stop is nil when the last response needed no repeat, and otherwise says
