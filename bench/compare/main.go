@@ -27,13 +27,15 @@ type section struct {
 	run         func(*report)
 }
 
+// What a key takes comes first: what another section leaves behind, and a timer keeps for
+// a while, would be gone in the middle of it.
 var sections = []section{
+	{"memory", "What a key takes", memorySection},
 	{"client", "A call that succeeds at once", clientSection},
 	{"retry", "A call that is answered 503, 503, 200", retrySection},
 	{"contention", "Many goroutines", contentionSection},
 	{"tcp", "Over loopback TCP", tcpSection},
 	{"server", "The server half, in memory", serverSection},
-	{"memory", "What a key takes", memorySection},
 	{"growth", "Many hosts and many keys", growthSection},
 }
 
