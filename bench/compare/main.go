@@ -40,7 +40,7 @@ var sections = []section{
 }
 
 var (
-	rounds    = flag.Int("rounds", 7, "how often each benchmark runs, in turn with those that it is compared with")
+	rounds    = flag.Int("rounds", 15, "how often each benchmark runs, in turn with those that it is compared with")
 	benchTime = flag.Duration("benchtime", 200*time.Millisecond, "how long one benchmark runs each time")
 	raw       = flag.String("raw", "", "also write every measurement to this `file`, in the format that benchstat reads")
 )
