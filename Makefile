@@ -39,7 +39,7 @@ soak:
 	@$(MAKE) mutants
 
 # This library beside what a program would use in its place: tables, and what is
-# promised of them, also in docs/benchmarks.md. Six minutes.
+# promised of them, also in docs/benchmarks.md. Five minutes.
 bench:
 	@go -C bench build -o ../bin/compare ./compare
 	@bin/compare -raw=bin/compare.txt $(if $(wildcard docs/benchmarks.md),-write=docs/benchmarks.md)
