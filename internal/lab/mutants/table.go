@@ -99,7 +99,7 @@ var mutants = []mutant{
 		}
 
 	case verdictFree:`,
-		`			o.giveBack(r)
+		`			o.giveBack(&r.claiming)
 		}
 
 	case verdictFree:`},
