@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/oncehttp/oncehttp"
 	"github.com/oncehttp/oncehttp/internal/services"
 	"github.com/oncehttp/oncehttp/pgstore"
@@ -376,6 +378,43 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	_, err := pgstore.New(p, quiet).Claim(context.Background(), newOp(strings.Repeat("k", 2049)), lease, keep)
 	if err == nil || !strings.Contains(err.Error(), "longer than 2048") {
 		t.Errorf("Claim of a long key: got error %v", err)
+	}
+}
+
+// A statement that has begun when another process makes the table knows the table's
+// name, and does not see its comment.
+func TestATableThatIsMadeWhileItIsLookedAtIsNotAStrangers(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	db := pg.Database(t)
+	pool := openPool(t, pg.DSN(db), 1)
+	migrated(t, pgstore.New(pool, quiet, pgstore.WithTable("warm"))) // so that the server knows all that it needs for this
+	s := pgstore.New(pool, quiet)
+	other, err := pgx.Connect(t.Context(), pg.DSN(db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	do := func(q string) {
+		t.Helper()
+		if _, err := other.Exec(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("begin; lock table pg_class in access exclusive mode")
+	done := make(chan error, 1)
+	go func() { done <- s.Migrate(context.Background()) }()
+	eventually(t, "Migrate waits to look at the table", func() bool {
+		var waits bool
+		if err := other.QueryRow(t.Context(), "select exists (select from pg_locks where not granted)").Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	do(s.Schema())
+	do("commit")
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
