@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -58,9 +59,18 @@ func TestARowIsJudgedByItsLimit(t *testing.T) {
 }
 
 func TestStatementsAreWrittenForPgbench(t *testing.T) {
-	s := statement{"UPDATE t\n\tSET a = $2::bytea, b = $3::int8, c = $4::bytea WHERE id = $1::uuid AND d = $2::bytea", []any{"0-1", []byte{1, 0xab}, int64(7), nil}}
-	want := `UPDATE t SET a = '\x01ab'::bytea, b = 7::int8, c = NULL::bytea WHERE id = '0-1'::uuid AND d = '\x01ab'::bytea;` + "\n"
-	if got := s.inlined(literal); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+	st := statement{"UPDATE t\n\tSET a = $2::bytea, b = $3::int8, c = $4::bytea, e = $5::bytea WHERE id = $1::uuid AND d = $2::bytea",
+		[]any{"0-1", []byte{1, 0xab}, int64(7), nil, []byte(nil)}}
+	s := script{"first;\n", []string{"of first"}}
+	s.add(st, func(arg any) string {
+		if arg == "0-1" {
+			return "md5(:a)"
+		}
+		return ""
+	})
+	want := script{"first;\nUPDATE t SET a = :v1::bytea, b = :v2::int8, c = NULL::bytea, e = NULL::bytea WHERE id = md5(:a)::uuid AND d = :v1::bytea;\n",
+		[]string{"of first", `\x01ab`, "7"}}
+	if !reflect.DeepEqual(s, want) {
+		t.Errorf("got  %q\nwant %q", s, want)
 	}
 }

@@ -55,9 +55,10 @@ func measurePostgres(h *host, c config, r *report) {
 			k := protect(openPostgres(h, pg.DSN(db), callers, nil, pgstore.WithTable(fmt.Sprint("once_", callers))))
 			repeat := k.repeats(h, 1000)
 			for _, m := range []struct {
-				what, script string
-				do           func(int64) error
-				limit        float64
+				what   string
+				script script
+				do     func(int64) error
+				limit  float64
 			}{
 				{"executions", first, k.fresh, 0.7},
 				{"replays", replay, repeat, 0.6},
@@ -75,14 +76,17 @@ func measurePostgres(h *host, c config, r *report) {
 }
 
 // pgbench runs a script for a while and returns how often a second.
-func pgbench(h *host, pg *services.PG, db string, clients int, script string, span time.Duration) (float64, error) {
+func pgbench(h *host, pg *services.PG, db string, clients int, s script, span time.Duration) (float64, error) {
 	file := filepath.Join(h.TempDir(), "script.sql")
-	if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(s.text), 0o644); err != nil {
 		return 0, err
 	}
-	seconds := strconv.Itoa(int(max(1, span.Round(time.Second).Seconds())))
-	out, err := exec.Command(filepath.Join(pg.Bin, "pgbench"), "-h", pg.Host, "-p", strconv.Itoa(pg.Port), "-U", pg.User,
-		"-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-j", "2", "-f", file, "-T", seconds, db).CombinedOutput()
+	args := []string{"-h", pg.Host, "-p", strconv.Itoa(pg.Port), "-U", pg.User, "-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-j", "2",
+		"-f", file, "-T", strconv.Itoa(int(max(1, span.Round(time.Second).Seconds())))}
+	for i, value := range s.values {
+		args = append(args, "-D", fmt.Sprintf("v%d=%s", i, value))
+	}
+	out, err := exec.Command(filepath.Join(pg.Bin, "pgbench"), append(args, db)...).CombinedOutput()
 	tps := regexp.MustCompile(`tps = ([0-9.]+)`).FindSubmatch(out)
 	if err != nil || tps == nil {
 		return 0, fmt.Errorf("pgbench: %w\n%s", err, out)
@@ -92,7 +96,7 @@ func pgbench(h *host, pg *services.PG, db string, clients int, script string, sp
 
 // scripts lets a store run one request and its replay, watches what it sends, and
 // returns that for pgbench.
-func scripts(h *host, dsn string) (first, replay string) {
+func scripts(h *host, dsn string) (first, replay script) {
 	var seen recorder
 	k := protect(openPostgres(h, dsn, 1, &seen))
 	const key = "watched"
@@ -113,10 +117,13 @@ func scripts(h *host, dsn string) (first, replay string) {
 		case string(b) == record: // of the same length, and different each time
 			return "('or1_' || md5(:a || '-' || :b) || '01234567')"
 		}
-		return literal(arg)
+		return ""
 	}
-	first = "\\set a random(1, 2000000000)\n\\set b random(1, 2000000000)\n" + executed[0].inlined(random) + executed[1].inlined(random)
-	return first, replayed[0].inlined(literal)
+	first.text = "\\set a random(1, 2000000000)\n\\set b random(1, 2000000000)\n"
+	first.add(executed[0], random)
+	first.add(executed[1], random)
+	replay.add(replayed[0], func(any) string { return "" })
+	return first, replay
 }
 
 // A statement is one that a store has sent.
@@ -125,29 +132,45 @@ type statement struct {
 	args []any
 }
 
-// inlined writes the statement as one line of a script, with value in place of each
-// parameter: pgbench knows neither byte strings nor identifiers.
-func (s statement) inlined(value func(arg any) string) string {
-	text := regexp.MustCompile(`\$[0-9]+`).ReplaceAllStringFunc(s.sql, func(p string) string {
-		n, _ := strconv.Atoi(p[1:])
-		return value(s.args[n-1])
-	})
-	return strings.Join(strings.Fields(text), " ") + ";\n"
+// A script is one of pgbench, with the values of its variables v0, v1 and so on, which
+// -M prepared makes the parameters of its statements.
+type script struct {
+	text   string
+	values []string
 }
 
-func literal(arg any) string {
+// add writes the statement as one line of the script, with its parameters as they were,
+// but where other says something else.
+func (s *script) add(st statement, other func(arg any) string) {
+	names := make([]string, len(st.args))
+	for i, arg := range st.args {
+		value, ok := literal(arg)
+		switch instead := other(arg); {
+		case instead != "":
+			names[i] = instead
+		case !ok:
+			names[i] = "NULL"
+		default:
+			names[i] = fmt.Sprint(":v", len(s.values))
+			s.values = append(s.values, value)
+		}
+	}
+	text := regexp.MustCompile(`\$[0-9]+`).ReplaceAllStringFunc(st.sql, func(p string) string {
+		n, _ := strconv.Atoi(p[1:])
+		return names[n-1]
+	})
+	s.text += strings.Join(strings.Fields(text), " ") + ";\n"
+}
+
+// literal is the text of a parameter, unless that is NULL, which no variable can be.
+func literal(arg any) (text string, ok bool) {
 	switch v := arg.(type) {
 	case nil:
-		return "NULL"
+		return "", false
 	case []byte:
-		if v == nil {
-			return "NULL"
-		}
-		return `'\x` + hex.EncodeToString(v) + `'`
-	case int64:
-		return strconv.FormatInt(v, 10)
+		return `\x` + hex.EncodeToString(v), v != nil
 	}
-	return fmt.Sprintf("'%v'", arg)
+	return fmt.Sprint(arg), true
 }
 
 // A recorder sees what is sent.
