@@ -257,7 +257,7 @@ var exchanges = sync.Pool{New: func() any { return &exchange{f: new(fingerprinte
 
 // giveBack makes another request's exchange of this one.
 func (x *exchange) giveBack() {
-	if x.cut || x.held != nil && x.held.transaction {
+	if x.cut || x.held != nil && (x.held.transaction || x.held.later) {
 		return // a body, or a store, that does not end when it says so may still have it
 	}
 	f := x.f
@@ -297,6 +297,7 @@ type exchange struct {
 	nested    bool
 	f         *fingerprinter  // kept for the next request
 	room      [shortBody]byte // for a short body
+	head      [96]byte        // for the head of a response
 }
 
 // shortBody is the longest body for which there is room in an exchange, and in a
@@ -309,6 +310,7 @@ type handling struct {
 	r    run // of the claim under which the handler was called first
 	c    capture
 	ctx  recordContext
+	req  http.Request
 	body bodyReader
 	room [shortBody]byte
 }
@@ -476,7 +478,8 @@ func (x *exchange) begin() *run {
 func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
 	x.prepareHandling(ctx)
 	h := x.h
-	r := x.req.WithContext(&h.ctx)
+	h.req = *x.req.WithContext(&h.ctx)
+	r := &h.req
 	if x.data != nil {
 		h.body = bodyReader{b: x.data}
 		if len(x.data) <= len(h.room) { // it lies in the exchange
@@ -488,9 +491,18 @@ func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
 	x.p.next.ServeHTTP(&h.c, r)
 	h.c.end()
 	if v = x.verdict(); v == verdictRecord {
-		head, body = h.c.record()
+		head, body = h.c.record(x.headRoom())
 	}
 	return head, body, v
+}
+
+// headRoom is room for the response's head. A store may keep what it is given, unless it
+// is one that is known to copy it.
+func (x *exchange) headRoom() []byte {
+	if x.p.m.once.inMemory() {
+		return x.head[:0]
+	}
+	return make([]byte, 0, len(x.head))
 }
 
 // prepareHandling makes what the handler is called with.
@@ -502,8 +514,7 @@ func (x *exchange) prepareHandling(ctx context.Context) {
 	m := x.p.m
 	x.h = x.ready
 	c := &x.h.c
-	c.w, c.r = x.w, x.held
-	c.limit, c.test, c.wait = m.maxResponse(), m.Record, max(m.once.wait(), minReading)
+	c.m, c.w, c.r = m, x.w, x.held
 	_, c.hold = m.Store.(Transactor)
 	if d := writeTimeout(x.req); d > 0 {
 		c.writeBy = x.began.Add(d)
@@ -527,7 +538,7 @@ func (x *exchange) died() (head, body []byte, v verdict) {
 	if x.held.saidUnknown.Load() {
 		return nil, nil, verdictUnknown
 	}
-	head, body = x.h.c.record()
+	head, body = x.h.c.record(x.headRoom())
 	return head, body, verdictRecord
 }
 

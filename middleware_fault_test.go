@@ -746,3 +746,34 @@ func TestAnAnswerThatIsRolledBackMakesNothingGoodOfUnknown(t *testing.T) {
 		})
 	}
 }
+
+// A keepingStore keeps the very heads and bodies that it is given.
+type keepingStore struct {
+	*MemoryStore
+	copies []string
+	mine   [][]byte
+}
+
+func (s *keepingStore) Complete(ctx context.Context, op Op, head, body []byte, keep time.Duration) error {
+	s.mine = append(s.mine, head, body)
+	s.copies = append(s.copies, string(head), string(body))
+	return s.MemoryStore.Complete(ctx, op, head, body, keep)
+}
+
+func TestAStoreMayKeepWhatItIsGiven(t *testing.T) {
+	s := &keepingStore{MemoryStore: &MemoryStore{}}
+	m := &Middleware{Store: s, Logger: quiet}
+	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Refund", r.Header.Get(Header))
+		w.WriteHeader(http.StatusCreated)
+		io.WriteString(w, r.Header.Get(Header))
+	}))
+	for i := range 100 {
+		ask(h, fmt.Sprint("key-", i))
+	}
+	for i, want := range s.copies {
+		if got := string(s.mine[i]); got != want {
+			t.Fatalf("what the store was given was overwritten: got %q, want %q", got, want)
+		}
+	}
+}

@@ -451,7 +451,7 @@ func (o *Once) ask(r *claiming, takeOver bool) (Claim, error) {
 	var err error
 	for range 2 {
 		if !o.inMemory() { // which answers at once
-			r.asked = time.Now()
+			r.asked = thisMoment()
 		}
 		var c Claim
 		c, err = o.claim(r.call(o.patience()), r.op, takeOver)
@@ -488,7 +488,7 @@ func (o *Once) confirm(r *claiming, c *Claim, w *wait) error {
 	}
 	lease := o.lease()
 	r.acquired = time.Now()
-	if c.Left < lease/2 || !r.asked.IsZero() && r.acquired.Sub(r.asked) > lease/3 {
+	if c.Left < lease/2 || r.asked != 0 && momentOf(r.acquired).since(r.asked) > lease/3 {
 		// The answer took so long that the lease may be over before the first
 		// heartbeat, and the key be somebody else's.
 		err := o.renew(r.call(o.patience()), r.op, lease)
@@ -513,7 +513,7 @@ func (o *Once) giveBack(r *claiming) {
 
 // execute runs the work of a claim that was acquired.
 func (o *Once) execute(r *run, w work) (a Answer, err error) {
-	r.start()
+	o.beats.add(r)
 	returned := false
 	defer func() {
 		// Not recover: the panic goes on, and its stack stays whole for whoever

@@ -55,7 +55,7 @@ type claiming struct {
 
 	method, path string // of the request, for logs
 
-	asked      time.Time // when the store was last asked for the claim, unless it is in memory
+	asked      moment    // when the store was last asked for the claim, unless it is in memory
 	acquired   time.Time // when it had been given and was confirmed
 	unanswered bool      // and once did not answer, so a claim may still be on its way
 	tookOver   bool      // others have held the key, or may have
@@ -77,11 +77,11 @@ type run struct {
 
 	saidRelease, saidUnknown atomic.Bool
 
-	died bool    // the work panicked, or ended its goroutine
-	fate *Answer // then: what became of its key
+	later bool    // its answer is still to be recorded
+	died  bool    // the work panicked, or ended its goroutine
+	fate  *Answer // then: what became of its key
 
 	mu       sync.Mutex
-	deadline time.Time
 	std      context.Context // made when it is first needed; see context
 	cancel   context.CancelCauseFunc
 	stopStd  context.CancelFunc
@@ -108,16 +108,8 @@ func (r *claiming) log(level slog.Level, msg string, args ...any) {
 	r.once.log().Log(r.detached(), level, msg, append(attrs, args...)...)
 }
 
-// start begins the work's time and its heartbeat.
-func (r *run) start() {
-	r.startWithin()
-	r.once.beats.add(r)
-}
-
-// startWithin begins the work's time. Nobody else has the run yet.
-func (r *run) startWithin() {
-	r.deadline = r.acquired.Add(r.once.timeout())
-}
+// deadline is the end of the work's time.
+func (r *run) deadline() time.Time { return r.acquired.Add(r.once.timeout()) }
 
 // heartbeat renews the claim once. The timer is armed first, so that a store
 // that hangs holds up neither the next renewal nor anything else.
@@ -128,7 +120,7 @@ func (r *run) heartbeat() {
 		r.mu.Unlock()
 		return
 	}
-	if !time.Now().Before(r.deadline.Add(lease)) {
+	if !time.Now().Before(r.deadline().Add(lease)) {
 		r.stopped = true
 		over := r.over
 		r.mu.Unlock()
@@ -244,7 +236,7 @@ func (r *run) context() context.Context {
 	defer r.mu.Unlock()
 	if r.std == nil {
 		ctx, cancel := context.WithCancelCause(r.base)
-		r.std, r.stopStd = context.WithDeadlineCause(ctx, r.deadline, errTimeout)
+		r.std, r.stopStd = context.WithDeadlineCause(ctx, r.deadline(), errTimeout)
 		r.cancel = cancel
 		switch {
 		case r.lost:
@@ -260,7 +252,7 @@ func (r *run) context() context.Context {
 }
 
 // Deadline implements context.Context.
-func (r *run) Deadline() (time.Time, bool) { return r.deadline, true }
+func (r *run) Deadline() (time.Time, bool) { return r.deadline(), true }
 
 // Done implements context.Context.
 func (r *run) Done() <-chan struct{} { return r.context().Done() }
@@ -270,14 +262,14 @@ func (r *run) Err() error { return r.err(time.Now()) }
 
 func (r *run) err(now time.Time) error {
 	r.mu.Lock()
-	std, ended, deadline := r.std, r.lost || r.over, r.deadline
+	std, ended := r.std, r.lost || r.over
 	r.mu.Unlock()
 	switch {
 	case std != nil:
 		return std.Err()
 	case ended:
 		return context.Canceled
-	case !now.Before(deadline):
+	case !now.Before(r.deadline()):
 		return context.DeadlineExceeded
 	}
 	return nil

@@ -13,7 +13,6 @@ import (
 // heartbeat: the transaction holds the claim, and a crash rolls it back.
 func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 	r.transaction = true
-	r.startWithin()
 	var v verdict
 	started, returned, undone := false, false, false
 	var panicked any // what work panicked with after it had called Unknown

@@ -24,11 +24,9 @@ import (
 // server's own ResponseWriter through it would write past the record. So it has
 // every method that they look for.
 type capture struct {
-	w     http.ResponseWriter
-	r     *run
-	limit int64                                // largest body that is recorded
-	test  func(status int, h http.Header) bool // Middleware.Record
-	wait  time.Duration                        // how long a client may take to read what is written
+	m *Middleware
+	w http.ResponseWriter
+	r *run
 	// writeBy is when the server itself gives up writing; zero: never.
 	writeBy time.Time
 
@@ -54,9 +52,8 @@ type capture struct {
 
 	// Room for what is small in most responses.
 	fieldRoom [3]field
-	valueRoom [5]string
+	valueRoom [4]string
 	bodyRoom  [64]byte
-	headRoom  [96]byte
 }
 
 // A field is one of a header.
@@ -206,7 +203,7 @@ func captured[T []byte | string](c *capture, p T) (int, error) {
 	}
 	switch {
 	case c.tooLarge:
-	case c.hold || int64(len(c.body))+int64(len(p)) <= c.limit:
+	case c.hold || int64(len(c.body))+int64(len(p)) <= c.m.maxResponse():
 		if c.body == nil {
 			c.body = c.bodyRoom[:0]
 		}
@@ -276,8 +273,8 @@ func (c *capture) isAnswer() bool {
 		return c.answers
 	}
 	h := c.w.Header()
-	if c.test != nil {
-		return c.test(c.status, h)
+	if c.m.Record != nil {
+		return c.m.Record(c.status, h)
 	}
 	switch c.status {
 	case http.StatusUnauthorized, http.StatusProxyAuthRequired, http.StatusMisdirectedRequest,
@@ -311,7 +308,7 @@ func (c *capture) pass(p []byte) (int, error) {
 // arm sets the time by which the client must have read what is written next,
 // disarm takes it back: in HTTP/2 it would also end a stream that merely pauses.
 func (c *capture) arm() {
-	by := time.Now().Add(c.wait)
+	by := time.Now().Add(max(c.m.once.wait(), minReading))
 	if !c.writeBy.IsZero() && c.writeBy.Before(by) {
 		by = c.writeBy
 	}
@@ -423,14 +420,14 @@ func (c *capture) die() {
 	c.status, c.body, c.length, c.tooLarge = http.StatusInternalServerError, diedBody, true, false
 }
 
-// record returns the response as it is stored.
-func (c *capture) record() (head, body []byte) {
+// record returns the response as it is stored. Its head lies in room, if that is enough.
+func (c *capture) record(room []byte) (head, body []byte) {
 	s := stored{status: c.status, bodyLen: len(c.body), length: c.length}
 	body = c.body
-	if c.tooLarge || int64(len(body)) > c.limit && c.hold {
+	if c.tooLarge || int64(len(body)) > c.m.maxResponse() && c.hold {
 		s.gone, s.bodyLen, body = true, 0, nil
 	}
-	return appendHead(c.headRoom[:0], s, c.header, c.before, c.late), body
+	return appendHead(room, s, c.header, c.before, c.late), body
 }
 
 // send sends a response that was held back.

@@ -144,8 +144,9 @@ var mutants = []mutant{
 		return verdictUnknown`,
 		`	case x.held.saidUnknown.Load() && (frees || fails):
 		return verdictRecord`},
-	{"the heartbeat is missing", "once_run.go",
-		`	r.once.beats.add(r)`,
+	{"the heartbeat is missing", "once.go",
+		`	o.beats.add(r)
+`,
 		``},
 	{"the heartbeat beats once", "once_run.go",
 		`	if r.beat == nil {
@@ -157,8 +158,8 @@ var mutants = []mutant{
 		r.beat = time.AfterFunc(1000*lease, r.heartbeat)
 	}`},
 	{"the heartbeat never ends", "once_run.go",
-		`if !time.Now().Before(r.deadline.Add(lease)) {`,
-		`if !time.Now().Before(r.deadline.Add(1000 * lease)) {`},
+		`if !time.Now().Before(r.deadline().Add(lease)) {`,
+		`if !time.Now().Before(r.deadline().Add(1000 * lease)) {`},
 	{"the heartbeat goes on when the work is done", "once_run.go",
 		`	r.stopped = true
 	if r.beat != nil {
@@ -178,8 +179,8 @@ var mutants = []mutant{
 		`		r.stopped = true
 		r.beat.Stop()`},
 	{"the work is not told that its time is over", "once_run.go",
-		`	r.deadline = r.acquired.Add(r.once.timeout())`,
-		`	r.deadline = r.acquired.Add(100 * r.once.timeout())`},
+		`return r.acquired.Add(r.once.timeout())`,
+		`return r.acquired.Add(100 * r.once.timeout())`},
 	{"the client's context is the handler's", "once_run.go",
 		`r.base = context.WithoutCancel(r.ctx)`,
 		`r.base = r.ctx`},
@@ -203,7 +204,7 @@ var mutants = []mutant{
 		`frees := !c.isAnswer() || x.held.saidRelease.Load()`,
 		`frees := !c.isAnswer()`},
 	{"a panic frees the key", "middleware.go",
-		`	head, body = x.h.c.record()
+		`	head, body = x.h.c.record(x.headRoom())
 	return head, body, verdictRecord
 }
 
