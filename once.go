@@ -645,15 +645,16 @@ func (o *Once) Drain(ctx context.Context) error { return o.busy.drain(ctx) }
 // busy counts what Drain waits for. Every call counts, few programs are just ending: so
 // counting takes no lock unless somebody waits.
 type busy struct {
-	n       atomic.Int64
-	waiting atomic.Bool // set before idle is looked at
+	n atomic.Int64 // and draining, while somebody waits: who counts down to it alone ends the waiting
 
 	mu   sync.Mutex
-	idle chan struct{} // closed when n is 0; nil if nobody waits
+	idle chan struct{} // closed when there is nothing to wait for; nil if nobody waits
 }
 
+const draining = 1 << 62
+
 func (b *busy) add(n int64) {
-	if b.n.Add(n) > 0 || !b.waiting.Load() {
+	if b.n.Add(n) != draining {
 		return
 	}
 	b.mu.Lock()
@@ -663,10 +664,10 @@ func (b *busy) add(n int64) {
 
 // settle has those who wait go on, if there is nothing to wait for. b.mu is locked.
 func (b *busy) settle() {
-	if b.n.Load() == 0 && b.idle != nil {
+	if b.idle != nil && b.n.Load() == draining {
 		close(b.idle)
 		b.idle = nil
-		b.waiting.Store(false)
+		b.n.Add(-draining)
 	}
 }
 
@@ -674,9 +675,9 @@ func (b *busy) drain(ctx context.Context) error {
 	b.mu.Lock()
 	if b.idle == nil {
 		b.idle = make(chan struct{})
+		b.n.Add(draining)
 	}
 	idle := b.idle
-	b.waiting.Store(true)
 	b.settle()
 	b.mu.Unlock()
 	select {
@@ -688,6 +689,6 @@ func (b *busy) drain(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("oncehttp: drain: %d calls are still running or owe the store an answer: %w", b.n.Load(), context.Cause(ctx))
+		return fmt.Errorf("oncehttp: drain: %d calls are still running or owe the store an answer: %w", b.n.Load()&^draining, context.Cause(ctx))
 	}
 }
