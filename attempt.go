@@ -10,29 +10,45 @@ import (
 
 // An attempt is what one pass through Base needs. It is the context of the
 // request that Base gets, and makes what somebody can wait for only when
-// somebody asks: a Base that answers from memory starts no timer.
+// somebody asks: a Base that answers from memory waits for no timer.
 type attempt struct {
 	c     *call
 	sent  http.Request // what Base gets
-	ends  bool         // its context may end before the call's
-	watch bool         // its certainty matters
 	up    *upload      // its body; nil: it has none, or one that net/http knows to be in memory
 	reply replyBody
+	trace atomic.Pointer[connTrace] // nil until somebody asks for it
 
 	start   moment
 	timeout time.Duration // 0: none
-	strict  bool          // the time is fixed, whatever moves
-	ended   atomic.Bool   // set under mu
 
-	trace atomic.Pointer[connTrace] // nil until somebody asks for it
+	// Its place in the Transport's timeouts.
+	prev, next *attempt
+	due        moment // 0: it has none
+
+	// What can be waited for, nil until somebody asks. One of them: see wake.
+	done chan struct{}
+	made atomic.Pointer[madeContext]
+
+	unhook func() bool // has the caller's context forget done
+	after  *follower   // who is to be told when done is closed
 
 	mu       sync.Mutex
-	ctx      context.Context // nil until somebody asks for it
-	cancel   context.CancelFunc
-	timer    *time.Timer
-	over     bool // the headers are there, or never will be
+	ended    atomic.Bool // set under mu
+	ends     bool        // its context may end before the call's
+	watch    bool        // its certainty matters
+	strict   bool        // the time is fixed, whatever moves
+	timed    bool        // it was added to the timeouts
+	over     bool        // the headers are there, or never will be
 	timedOut bool
 	starved  bool // while it waited for the caller's body
+	closed   bool // its context has ended
+	caller   bool // with the caller's
+}
+
+// A madeContext is one that package context made.
+type madeContext struct {
+	context.Context
+	cancel context.CancelFunc
 }
 
 // Deadline is the caller's. The attempt's own moves.
@@ -42,44 +58,151 @@ func (a *attempt) Done() <-chan struct{} {
 	if !a.ends {
 		return a.c.Done()
 	}
-	return a.wake().Done()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if made := a.wake(); made != nil {
+		return made.Done()
+	}
+	return a.done
 }
 
 func (a *attempt) Err() error {
 	if !a.ends {
 		return a.c.Err()
 	}
-	return a.wake().Err()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if made := a.wake(); made != nil {
+		return made.Err()
+	}
+	if a.c.Err() != nil {
+		a.close(true)
+	}
+	switch {
+	case !a.closed:
+		return nil
+	case a.caller:
+		return a.c.Err()
+	}
+	return context.Canceled
 }
 
 func (a *attempt) Value(k any) any {
 	if a.watch && k == traceKey {
 		return a.hooks()
 	}
-	a.mu.Lock()
-	ctx := a.ctx
-	a.mu.Unlock()
-	if ctx != nil {
-		return ctx.Value(k) // package context looks for its own type there
+	if made := a.made.Load(); made != nil {
+		return made.Value(k) // package context looks for its own type there
 	}
 	return a.c.Value(k)
 }
 
-// wake makes the context that can be waited for, and starts the timer.
-func (a *attempt) wake() context.Context {
+// AfterFunc is what package context asks for, so that a context that net/http makes
+// of this one needs no goroutine to wait for its end. See [context.AfterFunc].
+func (a *attempt) AfterFunc(f func()) (stop func() bool) {
+	if !a.ends {
+		return context.AfterFunc(a.c, f)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ctx != nil {
-		return a.ctx
+	if made := a.wake(); made != nil {
+		return context.AfterFunc(made, f)
 	}
-	a.ctx, a.cancel = context.WithCancel(a.c)
-	switch {
-	case a.ended.Load():
-		a.cancel()
-	case a.timeout > 0 && !a.over:
-		a.timer = time.AfterFunc(a.left(thisMoment()), a.expire)
+	w := &follower{a, f, a.after}
+	if a.closed {
+		go f()
+	} else {
+		a.after = w
 	}
-	return a.ctx
+	return w.stop
+}
+
+// A follower has f called when a's context ends.
+type follower struct {
+	a    *attempt
+	f    func()
+	next *follower
+}
+
+// stop reports whether it kept f from being called.
+func (w *follower) stop() bool {
+	w.a.mu.Lock()
+	defer w.a.mu.Unlock()
+	for p := &w.a.after; *p != nil; p = &(*p).next {
+		if *p == w {
+			*p = w.next
+			return true
+		}
+	}
+	return false
+}
+
+// wake makes what can be waited for, and has the timeout kept. Where Base is net/http's
+// own that is a channel: the one context that net/http makes of this one is told of the
+// end by AfterFunc, which takes less than half of what a context of package context and
+// its list of one child do. For any other Base it is such a context, which is returned:
+// Base may put a third in between, as those that trace do, and package context needs a
+// goroutine to wait for one that is not its own through that. a.mu is held.
+func (a *attempt) wake() *madeContext {
+	made := a.made.Load()
+	if a.done != nil || made != nil {
+		return made
+	}
+	if a.c.overNetHTTP() {
+		a.done = make(chan struct{})
+		switch {
+		case a.closed:
+			close(a.done)
+		case a.c.Err() != nil:
+			a.close(true)
+		case a.c.Done() != nil:
+			a.unhook = context.AfterFunc(a.c, a.leave)
+		}
+	} else {
+		ctx, cancel := context.WithCancel(a.c)
+		made = &madeContext{ctx, cancel}
+		a.made.Store(made)
+		if a.closed {
+			cancel()
+		}
+	}
+	if a.timeout > 0 {
+		a.wait()
+	}
+	return made
+}
+
+// overNetHTTP reports whether Base is net/http's own.
+func (c *call) overNetHTTP() bool {
+	_, ok := c.base().(*http.Transport)
+	return ok
+}
+
+// leave ends the context with the caller's.
+func (a *attempt) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.close(true)
+}
+
+// close ends the context. a.mu is held.
+func (a *attempt) close(caller bool) {
+	if a.closed {
+		return
+	}
+	a.closed, a.caller = true, caller
+	if made := a.made.Load(); made != nil {
+		made.cancel()
+	}
+	if a.done != nil {
+		close(a.done)
+	}
+	if a.unhook != nil {
+		a.unhook()
+	}
+	for ; a.after != nil; a.after = a.after.next {
+		go a.after.f()
+	}
 }
 
 // bound limits the wait for headers.
@@ -90,37 +213,48 @@ func (a *attempt) bound(timeout time.Duration, strict bool, now moment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.start, a.timeout, a.strict = now, timeout, strict
-	if a.ctx != nil {
-		a.timer = time.AfterFunc(timeout, a.expire) // Prepare has asked
+	if a.done != nil || a.made.Load() != nil {
+		a.wait() // Prepare has asked
 	}
 }
 
-// left is how much of the timeout is left. It starts anew when the body moves.
-func (a *attempt) left(now moment) time.Duration {
-	gone := now.since(a.start)
+// wait has the attempt end when its timeout is over. a.mu is held.
+func (a *attempt) wait() {
+	if a.closed || a.over {
+		return
+	}
+	a.timed = true
+	a.timeouts().add(a, a.lateAt())
+}
+
+func (a *attempt) timeouts() *timeouts { return a.c.t.timeoutsAt(a.start) }
+
+// lateAt is when the timeout is over. It starts anew when the body moves.
+func (a *attempt) lateAt() moment {
+	from := a.start
 	if a.up != nil && !a.strict {
-		if moved := a.up.moved.Load(); moved != 0 {
-			gone = min(gone, now.since(moment(moved)))
+		if moved := moment(a.up.moved.Load()); moved != 0 {
+			from = max(from, moved)
 		}
 	}
-	return a.timeout - gone
+	return from.after(min(a.timeout, longest))
 }
 
-// expire ends the attempt if its timeout has passed, and otherwise waits for
-// the rest of it.
-func (a *attempt) expire() {
+// expire ends the attempt if its timeout is over, and otherwise waits for the rest
+// of it.
+func (a *attempt) expire(now moment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.over {
 		return
 	}
-	if left := a.left(thisMoment()); left > 0 {
-		a.timer.Reset(left)
+	if a.lateAt() > now {
+		a.wait()
 		return
 	}
 	a.over, a.timedOut = true, true
 	a.starved = a.up != nil && a.up.asking.Load()
-	a.cancel()
+	a.close(false)
 }
 
 // settle says that the wait for headers is over, and reports whether it was
@@ -133,10 +267,10 @@ func (a *attempt) settle(now moment) (late bool) {
 	defer a.mu.Unlock()
 	switch {
 	case a.over:
-	case a.timer != nil:
-		a.timer.Stop()
+	case a.timed:
+		a.timeouts().remove(a)
 	default: // nobody could have noticed a timer
-		a.timedOut = a.left(now) <= 0
+		a.timedOut = a.lateAt() <= now
 	}
 	a.over = true
 	return a.timedOut
@@ -149,12 +283,10 @@ func (a *attempt) end() {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.timed && !a.over {
+		a.timeouts().remove(a)
+	}
 	a.over = true
 	a.ended.Store(true)
-	if a.timer != nil {
-		a.timer.Stop()
-	}
-	if a.cancel != nil {
-		a.cancel()
-	}
+	a.close(false)
 }

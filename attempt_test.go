@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,23 +106,223 @@ func TestAnAttemptsContextEndsWithTheAnswersBody(t *testing.T) {
 	}
 }
 
+// attemptContext makes a call over a Base that is net/http's own or hides it, and hands
+// the attempt's context to f. The server answers when f has returned.
+func attemptContext(t *testing.T, ctx context.Context, netHTTP bool, f func(context.Context)) (*http.Response, error) {
+	t.Helper()
+	answer := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-answer:
+			fmt.Fprint(w, "done")
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(srv.Close)
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	tr := &oncehttp.Transport{Base: base, Attempts: 1}
+	if !netHTTP {
+		tr.Base = roundTrip(base.RoundTrip)
+	}
+	tr.Prepare = func(r *http.Request) error {
+		go func() {
+			defer close(answer)
+			f(r.Context())
+		}()
+		return nil
+	}
+	return tr.RoundTrip(newRequest(t, ctx, "POST", srv.URL, ""))
+}
+
 // The caller's context ends an attempt, with its cause, though the attempt's own
 // context is made late.
 func TestAnAttemptHasTheCallersCancelCause(t *testing.T) {
 	why := errors.New("no longer wanted")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	var got error
-	tr := &oncehttp.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
-		child, stop := context.WithCancel(r.Context())
-		defer stop()
-		cancel(why)
-		<-child.Done()
-		got = context.Cause(child)
-		return nil, child.Err()
-	})}
-	_, err := tr.RoundTrip(newRequest(t, ctx, "GET", "http://a.example/", ""))
-	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || got != why {
-		t.Errorf("got %v, and %v in the Base, want both to say why", err, got)
+	for _, netHTTP := range []bool{true, false} {
+		for _, late := range []bool{true, false} {
+			t.Run(fmt.Sprintf("net/http's own: %v, late: %v", netHTTP, late), func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				got := make(chan error) // received from when the call is over
+				_, err := attemptContext(t, ctx, netHTTP, func(ctx context.Context) {
+					if late {
+						cancel(why)
+						<-ctx.Done()
+					}
+					child, stop := context.WithCancel(ctx)
+					defer stop()
+					cancel(why)
+					<-child.Done()
+					if err := ctx.Err(); err != context.Canceled {
+						t.Errorf("got %v, want context.Canceled", err)
+					}
+					got <- context.Cause(child)
+				})
+				if got := <-got; !errors.Is(err, context.Canceled) || !errors.Is(err, why) || got != why {
+					t.Errorf("got %v, and %v in the Base, want both to say why", err, got)
+				}
+			})
+		}
+	}
+}
+
+func TestAnAttemptsContextEndsWithTheCallersDeadline(t *testing.T) {
+	for _, netHTTP := range []bool{true, false} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		got := make(chan error)
+		_, err := attemptContext(t, ctx, netHTTP, func(ctx context.Context) {
+			<-ctx.Done()
+			got <- ctx.Err()
+		})
+		if got := <-got; !errors.Is(err, context.DeadlineExceeded) || got != context.DeadlineExceeded {
+			t.Errorf("net/http's own %v: got %v, and %v in the Base, want context.DeadlineExceeded", netHTTP, err, got)
+		}
+	}
+}
+
+// An attempt may be over before somebody looks at its context.
+func TestAnAttemptsContextCanBeAskedForLate(t *testing.T) {
+	for _, netHTTP := range []bool{true, false} {
+		var ctx context.Context
+		tr := &oncehttp.Transport{Prepare: func(r *http.Request) error {
+			ctx = r.Context()
+			return errors.New("unprepared")
+		}}
+		if !netHTTP {
+			tr.Base = noBase{}
+		}
+		if _, err := tr.RoundTrip(newRequest(t, t.Context(), "POST", "http://a.example/", "")); err == nil {
+			t.Fatal("got no error")
+		}
+		select {
+		case <-ctx.Done():
+		default:
+			t.Errorf("net/http's own %v: the attempt is over, and its context has not ended", netHTTP)
+		}
+		if got := ctx.Err(); got != context.Canceled {
+			t.Errorf("net/http's own %v: got %v, want context.Canceled", netHTTP, got)
+		}
+	}
+}
+
+// A caller that has left is seen to at once.
+func TestAnAttemptsContextIsNotBehindTheCallers(t *testing.T) {
+	for _, base := range []http.RoundTripper{&http.Transport{}, noBase{}} {
+		for _, asked := range []bool{true, false} {
+			ctx, cancel := context.WithCancel(t.Context())
+			tr := &oncehttp.Transport{Base: base, Attempts: 1, Prepare: func(r *http.Request) error {
+				ctx := r.Context()
+				if asked {
+					ctx.Done()
+				}
+				cancel()
+				if asked && ctx.Err() != context.Canceled {
+					t.Errorf("%T: got %v, want context.Canceled", base, ctx.Err())
+				}
+				select {
+				case <-ctx.Done():
+				default:
+					t.Errorf("%T, asked before: %v: the caller's context has ended, and the attempt's has not", base, asked)
+				}
+				return nil
+			}}
+			if resp, err := tr.RoundTrip(newRequest(t, ctx, "POST", "http://127.0.0.1:1/", "")); err == nil {
+				resp.Body.Close() // of a base that looks at no context
+			}
+		}
+	}
+}
+
+// afterFunc is context.AfterFunc by the attempt's own, which that hides.
+func afterFunc(ctx context.Context, f func()) (stop func() bool) {
+	return ctx.(interface {
+		AfterFunc(func()) func() bool
+	}).AfterFunc(f)
+}
+
+// What is made of an attempt's context ends with it.
+func TestAnAttemptsContextHasFollowers(t *testing.T) {
+	for _, netHTTP := range []bool{true, false} {
+		t.Run(fmt.Sprintf("net/http's own: %v", netHTTP), func(t *testing.T) {
+			var (
+				parent, child context.Context
+				called, never atomic.Int32
+				stops         []func() bool
+			)
+			ready := make(chan bool)
+			resp, err := attemptContext(t, t.Context(), netHTTP, func(ctx context.Context) {
+				defer close(ready)
+				parent = ctx
+				var cancel context.CancelFunc
+				child, cancel = context.WithCancel(ctx)
+				t.Cleanup(cancel)
+				for i := range 6 {
+					if i%2 == 0 {
+						afterFunc(ctx, func() { called.Add(1) })
+						continue
+					}
+					stops = append(stops, afterFunc(ctx, func() { never.Add(1) }))
+				}
+				for _, stop := range stops {
+					if !stop() || stop() {
+						t.Error("stop did not say that it kept a function from being called, once")
+					}
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-ready
+			if child.Err() != nil || called.Load() != 0 {
+				t.Errorf("before the body is closed: got %v, and %d functions called", child.Err(), called.Load())
+			}
+			resp.Body.Close()
+			select {
+			case <-child.Done():
+			case <-time.After(10 * time.Second):
+				t.Error("the body is closed, and a context of the attempt's has not ended")
+			}
+			if afterFunc(parent, func() { called.Add(1) })() {
+				t.Error("after the end: stop said that it kept a function from being called")
+			}
+			for range 1000 {
+				if called.Load() == 4 {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if called, never := called.Load(), never.Load(); called != 4 || never != 0 {
+				t.Errorf("called %d functions, want three at the end and one after it; and %d that were stopped", called, never)
+			}
+		})
+	}
+}
+
+// Package context starts a goroutine for each context that is made of one it knows
+// nothing of.
+func TestNoGoroutineWaitsForAnAttempt(t *testing.T) {
+	for _, netHTTP := range []bool{true, false} {
+		t.Run(fmt.Sprintf("net/http's own: %v", netHTTP), func(t *testing.T) {
+			resp, err := attemptContext(t, t.Context(), netHTTP, func(ctx context.Context) {
+				if !netHTTP { // such as one that traces
+					ctx = context.WithValue(ctx, new(int), 1)
+				}
+				const n = 200
+				before := runtime.NumGoroutine()
+				for range n {
+					_, cancel := context.WithCancel(ctx)
+					defer cancel()
+				}
+				if got := runtime.NumGoroutine() - before; got > n/2 {
+					t.Errorf("%d contexts started %d goroutines", n, got)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+		})
 	}
 }
 

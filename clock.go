@@ -23,3 +23,7 @@ func (m moment) time() time.Time {
 	now := time.Now()
 	return now.Add(m.since(momentOf(now)))
 }
+
+// bubbled reports whether m is a moment of a synctest bubble. They begin in the year
+// 2000 of a clock that runs since 1970, and that of the machine when it was started.
+func (m moment) bubbled() bool { return time.Duration(m).Abs() > 20*365*24*time.Hour }

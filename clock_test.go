@@ -38,3 +38,15 @@ func TestAMomentIsTheTimeThatItWasTakenAt(t *testing.T) {
 		}
 	})
 }
+
+// Timers are kept apart by it.
+func TestAMomentKnowsWhetherItIsOfABubble(t *testing.T) {
+	if thisMoment().bubbled() {
+		t.Error("outside: got a moment of a bubble")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		if !thisMoment().bubbled() {
+			t.Errorf("%v is not taken for a moment of a bubble", time.Duration(thisMoment()))
+		}
+	})
+}

@@ -25,12 +25,15 @@ type connTrace struct {
 
 // hooks returns a's trace, with what the caller's own trace asks for in it.
 func (a *attempt) hooks() *httptrace.ClientTrace {
+	if t := a.trace.Load(); t != nil {
+		return &t.ClientTrace
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t := a.trace.Load()
 	if t == nil {
 		t = new(connTrace)
-		if _, ok := a.c.base().(*http.Transport); ok {
+		if a.c.overNetHTTP() {
 			// net/http's own: it proves something if no connection was obtained.
 			t.GetConn = func(string) { t.asked.Store(true) }
 		}

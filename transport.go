@@ -129,6 +129,9 @@ type Transport struct {
 	breaker *Breaker
 	budget  *Budget
 	bad     error // a field that makes no sense
+
+	timeouts timeouts // of attempts
+	bubbled  timeouts // of those in synctest bubbles
 }
 
 const (

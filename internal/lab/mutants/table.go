@@ -361,9 +361,9 @@ var mutants = []mutant{
 		`c.getBody() != nil && !netHTTPResends(r.Header)`,
 		`c.getBody() != nil`},
 	{"an attempt's timer is not stopped", "attempt.go",
-		`		a.timer = time.AfterFunc(a.left(thisMoment()), a.expire)`,
-		`		a.timer = time.AfterFunc(a.left(thisMoment()), a.expire)
-		time.AfterFunc(a.left(thisMoment()), a.expire)`},
+		`	case a.timed:
+		a.timeouts().remove(a)`,
+		`	case a.timed:`},
 	{"an answer that is not used is not closed", "call.go",
 		`		drain(c.resp)
 		c.resp = nil`,

@@ -1,0 +1,179 @@
+package oncehttp_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/oncehttp/oncehttp"
+)
+
+// waiting answers after the time that the request's header asks for, and never
+// without one.
+var waiting = roundTrip(func(r *http.Request) (*http.Response, error) {
+	var answer <-chan time.Time
+	if d, err := time.ParseDuration(r.Header.Get("Answer-After")); err == nil {
+		answer = time.After(d)
+	}
+	select {
+	case <-answer:
+		return noBase{}.RoundTrip(r)
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+})
+
+// takes checks how long a call of tr takes.
+func takes(t *testing.T, tr *oncehttp.Transport, method, url, answerAfter string, want time.Duration) {
+	t.Helper()
+	r := newRequest(t, context.Background(), method, url, "")
+	if answerAfter != "" {
+		r.Header.Set("Answer-After", answerAfter)
+	}
+	start := time.Now()
+	resp, err := tr.RoundTrip(r)
+	if got := time.Since(start); got != want {
+		t.Errorf("%s %s: took %v, want %v", method, url, got, want)
+	}
+	if (err == nil) != (answerAfter != "") {
+		t.Errorf("%s %s: got %v", method, url, err)
+	}
+	if err == nil {
+		resp.Body.Close()
+	}
+}
+
+func TestEveryAttemptHasItsOwnTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: time.Minute, Breaker: &oncehttp.Breaker{Disabled: true}}
+		var wg sync.WaitGroup
+		for i := range 90 {
+			// Some are answered when they are first, last or in the middle of those
+			// that wait, and at times nobody waits.
+			after := ""
+			want := time.Minute
+			if i%3 > 0 || i > 80 {
+				want = time.Duration(i*i%59) * time.Second
+				after = want.String()
+			}
+			wg.Go(func() { takes(t, tr, "GET", "http://a.example/", after, want) })
+			time.Sleep(time.Duration(i*7%5) * time.Second)
+		}
+		wg.Wait()
+		time.Sleep(time.Hour)
+		takes(t, tr, "GET", "http://a.example/", "", time.Minute)
+	})
+}
+
+// A probe is due before those that have started earlier.
+func TestAShorterTimeoutComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: time.Minute,
+			Breaker: &oncehttp.Breaker{Failures: 1, OpenFor: 10 * time.Second, ProbeTimeout: 5 * time.Second}}
+		takes(t, tr, "GET", "http://down.example/", "", time.Minute)
+		time.Sleep(15 * time.Second)
+		var wg sync.WaitGroup
+		wg.Go(func() { takes(t, tr, "GET", "http://slow.example/", "", time.Minute) })
+		time.Sleep(time.Second)
+		wg.Go(func() { takes(t, tr, "GET", "http://slow.example/", "50s", 50*time.Second) })
+		time.Sleep(time.Second)
+		takes(t, tr, "GET", "http://down.example/", "", 5*time.Second)
+		wg.Wait()
+	})
+}
+
+// A Transport may outlive a synctest bubble, and be in use outside of one at the same
+// time. A timer of a bubble does not fire outside, nor after its end, and whoever
+// stops it outside ends the program.
+func TestTimeoutsOutliveABubble(t *testing.T) {
+	const timeout = 200 * time.Millisecond
+	tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: timeout, Breaker: &oncehttp.Breaker{Disabled: true}}
+	bubble := func() {
+		synctest.Test(t, func(t *testing.T) {
+			takes(t, tr, "GET", "http://a.example/", "0s", 0)
+			takes(t, tr, "GET", "http://a.example/", "", timeout)
+			takes(t, tr, "GET", "http://a.example/", "20ms", 20*time.Millisecond)
+		})
+	}
+	outside := func() {
+		start := time.Now()
+		if _, err := tr.RoundTrip(newRequest(t, context.Background(), "GET", "http://a.example/", "")); err == nil {
+			t.Error("outside: got no error")
+		}
+		if got := time.Since(start); got < timeout {
+			t.Errorf("outside: took %v, want at least %v", got, timeout)
+		}
+	}
+	bubble()
+	bubble()
+	outside()
+	var wg sync.WaitGroup
+	wg.Go(outside)
+	for range 10 {
+		bubble()
+		time.Sleep(timeout / 10)
+	}
+	wg.Go(outside)
+	bubble()
+	wg.Wait()
+}
+
+// What holds an attempt lets go of it with its answer, though others still wait and the
+// caller's context goes on.
+func TestAnAnsweredAttemptIsForgotten(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		after, err := time.ParseDuration(r.Header.Get("Answer-After"))
+		if err != nil {
+			after = time.Hour
+		}
+		select {
+		case <-time.After(after):
+		case <-r.Context().Done():
+		}
+	}))
+	defer srv.Close()
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	for name, base := range map[string]http.RoundTripper{"net/http's own": base, "another": waiting} {
+		t.Run(name, func(t *testing.T) {
+			tr := &oncehttp.Transport{Base: base, Attempts: 1, AttemptTimeout: time.Hour}
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			waits := func() {
+				wg.Go(func() { tr.RoundTrip(newRequest(t, ctx, "GET", srv.URL, "")) })
+				time.Sleep(20 * time.Millisecond)
+			}
+			freed := make(chan bool)
+			call := func() {
+				held := new([1 << 10]byte)
+				runtime.SetFinalizer(held, func(any) { close(freed) })
+				r := newRequest(t, context.WithValue(ctx, held, held), "GET", srv.URL, "")
+				r.Header.Set("Answer-After", "30ms")
+				resp, err := tr.RoundTrip(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+			}
+			waits()
+			call()
+			waits()
+			for range 200 {
+				runtime.GC()
+				select {
+				case <-freed:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+			t.Error("something holds on to the context of an attempt that was answered")
+		})
+	}
+}
