@@ -2,6 +2,7 @@ package oncehttp
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -12,10 +13,11 @@ import (
 // request that Base gets, and makes what somebody can wait for only when
 // somebody asks: a Base that answers from memory waits for no timer.
 type attempt struct {
-	c     *call
-	sent  http.Request // what Base gets
-	up    *upload      // its body; nil: it has none, or one that net/http knows to be in memory
-	reply replyBody
+	c     *trail
+	t     *Transport
+	sent  http.Request              // what Base gets
+	up    *upload                   // its body; nil: it has none, or one that net/http knows to be in memory
+	reply io.ReadCloser             // its response's body
 	trace atomic.Pointer[connTrace] // nil until somebody asks for it
 
 	start   moment
@@ -148,7 +150,7 @@ func (a *attempt) wake() *madeContext {
 	if a.done != nil || made != nil {
 		return made
 	}
-	if a.c.overNetHTTP() {
+	if a.t.overNetHTTP() {
 		a.done = make(chan struct{})
 		switch {
 		case a.closed:
@@ -173,8 +175,8 @@ func (a *attempt) wake() *madeContext {
 }
 
 // overNetHTTP reports whether Base is net/http's own.
-func (c *call) overNetHTTP() bool {
-	_, ok := c.base().(*http.Transport)
+func (t *Transport) overNetHTTP() bool {
+	_, ok := t.base().(*http.Transport)
 	return ok
 }
 
@@ -227,7 +229,7 @@ func (a *attempt) wait() {
 	a.timeouts().add(a, a.lateAt())
 }
 
-func (a *attempt) timeouts() *timeouts { return a.c.t.timeoutsAt(a.start) }
+func (a *attempt) timeouts() *timeouts { return a.t.timeoutsAt(a.start) }
 
 // lateAt is when the timeout is over. It starts anew when the body moves.
 func (a *attempt) lateAt() moment {

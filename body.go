@@ -283,16 +283,13 @@ func (r *tapeReader) Close() error {
 	return nil
 }
 
-// A replyBody is a response's body as the caller gets it. It ends the
-// attempt's context when the body has been read or closed, never before:
+// A replyBody is an attempt as the body of its response, as the caller gets it. It
+// ends the attempt's context when the body has been read or closed, never before:
 // ending it when RoundTrip returns cuts long bodies now and then.
-type replyBody struct {
-	rc io.ReadCloser
-	a  *attempt
-}
+type replyBody attempt
 
 func (b *replyBody) Read(p []byte) (int, error) {
-	n, err := b.rc.Read(p)
+	n, err := b.reply.Read(p)
 	if err != nil {
 		b.release()
 	}
@@ -300,33 +297,33 @@ func (b *replyBody) Read(p []byte) (int, error) {
 }
 
 func (b *replyBody) Close() error {
-	err := b.rc.Close()
-	b.a.end()
+	err := b.reply.Close()
+	(*attempt)(b).end()
 	return err
 }
 
 // release ends the context once the upload is over too: a server may answer
 // before it has read the whole request.
 func (b *replyBody) release() {
-	if up := b.a.up; up != nil && !up.closed.Load() {
-		up.whenClosed(b.a.end)
+	if up := b.up; up != nil && !up.closed.Load() {
+		up.whenClosed((*attempt)(b).end)
 		return
 	}
-	b.a.end()
+	(*attempt)(b).end()
 }
 
 // A switchedBody is the body of a 101 response: both directions of the
 // connection, as net/http hands it out.
 type switchedBody struct {
-	replyBody
+	*replyBody
 	io.Writer
 }
 
-func (b *switchedBody) Read(p []byte) (int, error) { return b.rc.Read(p) }
+func (b *switchedBody) Read(p []byte) (int, error) { return b.reply.Read(p) }
 
 // CloseWrite closes the writing side, where the connection can.
 func (b *switchedBody) CloseWrite() error {
-	if cw, ok := b.rc.(interface{ CloseWrite() error }); ok {
+	if cw, ok := b.reply.(interface{ CloseWrite() error }); ok {
 		return cw.CloseWrite()
 	}
 	return errors.ErrUnsupported

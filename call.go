@@ -14,32 +14,39 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// A call is one logical request on its way through a Transport. It is also the
-// context of the request that its response points to, and holds that request:
-// the common case, one attempt that is answered, allocates little else. What few
-// calls need is apart, in extra.
+// A call is one logical request on its way through a Transport. It is on the stack of
+// the caller's goroutine, unless there is a second attempt.
 type call struct {
+	*trail
 	t      *Transport
-	req    *http.Request // the caller's; never changed
 	host   *hostSlot[hostState]
 	latest *attempt // nil: none, or one that needs nothing of its own
-	extra  *extra   // nil: nothing in it
+	resp   *http.Response
+	key    requestKey
 
-	key  requestKey
-	good goodTry
-	resp *http.Response
+	safe   bool   // its method is
+	n      int32  // attempts made
+	status uint16 // that of the one attempt, if no other will be needed; 0: another might
+	conns  uint16 // and its connections
+	handed bool   // req.Body belongs to an attempt
+	final  bool   // the failure is one that no repeat can help
+	again  bool   // decided: there is a next attempt
+	paid   bool   // a token was paid for it
+}
 
-	n         int32     // attempts made
-	certainty Certainty // worst so far, once there are attempts
-	handed    bool      // req.Body belongs to an attempt
-	final     bool      // the failure is one that no repeat can help
-	again     bool      // decided: there is a next attempt
-	paid      bool      // a token was paid for it
-	ended     bool
-	shows     bool        // shown is in use
-	idle      atomic.Bool // an inner Transport need not stand down
+// A trail is what a call leaves behind: the context of the request that its response
+// points to, that request, and what there is to tell of it. The common case, one
+// attempt that is answered, allocates little else. What few calls need is apart, in
+// extra.
+type trail struct {
+	req   *http.Request // the caller's; never changed
+	extra *extra        // nil: nothing in it
+	key   string
+	start moment        // of the one attempt
+	took  uint32        // and its nanoseconds, if the outcome has a status
+	ended atomic.Uint32 // its outcome; 0 while it is under way
 
-	shown http.Request
+	shown http.Request // in use once it has a URL
 }
 
 // extra is what few calls need.
@@ -59,7 +66,7 @@ type extra struct {
 }
 
 // more is c.extra, for use.
-func (c *call) more() *extra {
+func (c *trail) more() *extra {
 	if c.extra == nil {
 		c.extra = new(extra)
 	}
@@ -67,32 +74,52 @@ func (c *call) more() *extra {
 }
 
 // failure is why the latest attempt has no response.
-func (c *call) failure() error {
+func (c *trail) failure() error {
 	if c.extra == nil {
 		return nil
 	}
 	return c.extra.err
 }
 
-func (c *call) tape() *tape {
+func (c *trail) tape() *tape {
 	if c.extra == nil {
 		return nil
 	}
 	return c.extra.tape
 }
 
-// A goodTry is the one attempt of a call that needed no other.
-type goodTry struct {
-	start  moment
-	took   time.Duration
-	status int32 // 0: none was as good as that
-	conns  int32
+// An outcome is how a call ended, packed with what there is to tell of one attempt
+// that needed no other.
+type outcome uint32
+
+const (
+	callEnded   outcome = 1 << iota // else it is under way
+	keyMinted                       // requestKey.minted
+	keySupplied                     // requestKey.supplied
+
+	statusBits = 3  // 9 of them: 0 if more than that one attempt is to be told
+	connsBits  = 16 // 16 of them
+)
+
+func (o outcome) status() int { return int(o >> statusBits & 0x1ff) }
+func (o outcome) conns() int  { return int(o >> connsBits) }
+
+// outcome is how the call ended, if now is its end.
+func (c *call) outcome() outcome {
+	o := callEnded | outcome(c.status)<<statusBits | outcome(c.conns)<<connsBits
+	if c.key.minted {
+		o |= keyMinted
+	}
+	if c.key.supplied {
+		o |= keySupplied
+	}
+	return o
 }
 
 // tries are the attempts so far.
-func (c *call) tries() []Attempt {
-	if g := &c.good; g.status != 0 {
-		return []Attempt{{N: 1, Start: g.start.time(), Duration: g.took, Status: int(g.status), Certainty: CertaintyAnswered, Conns: int(g.conns)}}
+func (c *trail) tries() []Attempt {
+	if o := outcome(c.ended.Load()); o.status() != 0 {
+		return []Attempt{{N: 1, Start: c.start.time(), Duration: time.Duration(c.took), Status: o.status(), Certainty: CertaintyAnswered, Conns: o.conns()}}
 	}
 	if c.extra == nil {
 		return nil
@@ -102,8 +129,8 @@ func (c *call) tries() []Attempt {
 
 // note adds an attempt, whose Start is still missing.
 func (c *call) note(try *Attempt, start moment) {
-	if c.n++; c.n == 1 && try.Err == nil && try.Status > 0 && try.Status < 400 {
-		c.good = goodTry{start, try.Duration, int32(try.Status), int32(try.Conns)}
+	if c.n++; c.n == 1 && try.Err == nil && try.Status > 0 && try.Status < 400 && try.Duration <= math.MaxUint32 && try.Conns <= math.MaxUint16 {
+		c.start, c.took, c.status, c.conns = start, uint32(try.Duration), uint16(try.Status), uint16(try.Conns)
 		return
 	}
 	x := c.more()
@@ -118,9 +145,9 @@ func (c *call) note(try *Attempt, start moment) {
 }
 
 // getBody makes an independent reader of the body; nil: nothing can.
-func (c *call) getBody() func() (io.ReadCloser, error) {
-	if c.key.ahead {
-		return c.extra.getBody
+func (c *trail) getBody() func() (io.ReadCloser, error) {
+	if x := c.extra; x != nil && x.getBody != nil {
+		return x.getBody
 	}
 	return c.req.GetBody
 }
@@ -128,21 +155,21 @@ func (c *call) getBody() func() (io.ReadCloser, error) {
 type callContextKey int
 
 const (
-	callKey   callContextKey = iota // the call that a response came from
+	callKey   callContextKey = iota // the trail of the call that a response came from
 	activeKey                       // the same, while it is under way
 )
 
-func (c *call) Deadline() (time.Time, bool) { return c.req.Context().Deadline() }
-func (c *call) Done() <-chan struct{}       { return c.req.Context().Done() }
-func (c *call) Err() error                  { return c.req.Context().Err() }
+func (c *trail) Deadline() (time.Time, bool) { return c.req.Context().Deadline() }
+func (c *trail) Done() <-chan struct{}       { return c.req.Context().Done() }
+func (c *trail) Err() error                  { return c.req.Context().Err() }
 
 // Value is the caller's context's, with the call in it.
-func (c *call) Value(k any) any {
+func (c *trail) Value(k any) any {
 	switch k {
 	case callKey:
 		return c
 	case activeKey:
-		if !c.idle.Load() {
+		if c.ended.Load() == 0 {
 			return c
 		}
 	case runKey{}:
@@ -155,11 +182,12 @@ func (c *call) Value(k any) any {
 // is already taking care of.
 func standsDown(ctx context.Context) bool { return ctx.Value(activeKey) != nil }
 
-func callOf(resp *http.Response) *call {
+// callOf returns the trail of the call that resp came from; nil: there was none.
+func callOf(resp *http.Response) *trail {
 	if resp == nil || resp.Request == nil {
 		return nil
 	}
-	c, _ := resp.Request.Context().Value(callKey).(*call)
+	c, _ := resp.Request.Context().Value(callKey).(*trail)
 	return c
 }
 
@@ -172,7 +200,8 @@ func (c *call) do() (*http.Response, error) {
 	c.attempt()
 	c.decide()
 	if c.again {
-		c.repeat()
+		rest := *c
+		return rest.repeat()
 	}
 	return c.end()
 }
@@ -185,6 +214,9 @@ func (c *call) begin() error {
 	c.host = c.t.hostOf(c.req.URL)
 	if err := c.chooseKey(); err != nil {
 		return err
+	}
+	if c.key.value != "" {
+		c.trail.key = c.key.value
 	}
 	if c.hasBody() && c.getBody() == nil {
 		limit := 0
@@ -232,11 +264,6 @@ func (c *call) sent() {
 
 // admit waits for the host and the limiter, or refuses.
 func (c *call) admit() bool {
-	ctx := c.req.Context()
-	if err := c.over(); err != nil {
-		c.refuse(err, time.Time{})
-		return false
-	}
 	if !c.unheld() {
 		return false
 	}
@@ -250,7 +277,7 @@ func (c *call) admit() bool {
 		return false
 	}
 	within := time.Duration(math.MaxInt64)
-	if deadline, ok := ctx.Deadline(); ok {
+	if deadline, ok := c.req.Context().Deadline(); ok {
 		within = deadline.Sub(now)
 	}
 	wait, slot, ok := c.host.v.reserve(c.t.Limit, c.t.Burst, now, within)
@@ -485,12 +512,19 @@ func (c *call) warn() {
 	}
 }
 
-// repeat runs the attempts after the first in go-retryablehttp's loop. It gets
+// repeat makes the attempts after the first, and ends the call.
+func (c *call) repeat() (*http.Response, error) {
+	defer c.abandon()
+	c.loop()
+	return c.end()
+}
+
+// loop runs the attempts after the first in go-retryablehttp's loop. It gets
 // a shell of a request and stand-ins for the responses: its http.Client would
 // follow redirects, read a Location it cannot parse as a failure, overwrite
 // the body and empty the idle pool. The decision, the pause and the attempt are
 // the call's own.
-func (c *call) repeat() {
+func (c *call) loop() {
 	ctx := c.req.Context()
 	//lint:ignore SA1019 callers still use it
 	if cancel := c.req.Cancel; cancel != nil {
@@ -528,6 +562,7 @@ type shellTransport struct {
 
 func (s *shellTransport) RoundTrip(shell *http.Request) (*http.Response, error) {
 	if s.next {
+		s.c.again, s.c.resp, s.c.latest, s.c.extra.err = false, nil, nil, nil
 		s.c.attempt()
 		s.c.decide()
 	}
@@ -536,21 +571,20 @@ func (s *shellTransport) RoundTrip(shell *http.Request) (*http.Response, error) 
 }
 
 // result is what the call has to tell.
-func (c *call) result() Result {
-	r := Result{Tries: c.tries(), Certainty: c.certainty, Key: c.key.value}
+func (c *trail) result() Result {
+	r := Result{Tries: c.tries(), Certainty: CertaintyNotSent, Key: c.key}
+	for i := range r.Tries {
+		r.Certainty = worse(r.Certainty, r.Tries[i].Certainty)
+	}
 	if x := c.extra; x != nil {
 		r.Stop, r.RetryAt = x.stop, x.retryAt
-	}
-	if c.n == 0 {
-		r.Certainty = CertaintyNotSent
 	}
 	return r
 }
 
 // end closes what is open and returns what the caller gets.
 func (c *call) end() (*http.Response, error) {
-	c.ended = true
-	c.idle.Store(true)
+	c.ended.Store(uint32(c.outcome()))
 	c.closeBody()
 	if c.resp != nil {
 		return c.resp, nil
@@ -578,10 +612,10 @@ func (c *call) end() (*http.Response, error) {
 
 // abandon cleans up when Base, or a hook, ended the goroutine or panicked.
 func (c *call) abandon() {
-	if c.ended {
+	if c.ended.Load() != 0 {
 		return
 	}
-	c.idle.Store(true)
+	c.ended.Store(uint32(callEnded))
 	c.refund()
 	if c.resp != nil {
 		c.resp.Body.Close()

@@ -11,8 +11,8 @@ func TestACallFitsItsSizeClass(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		t.Skip("the sizes are those of 64 bits")
 	}
-	if got := unsafe.Sizeof(call{}); got > 416 {
-		t.Errorf("call: got %d bytes, want at most 416", got)
+	if got := unsafe.Sizeof(trail{}); got > 352 {
+		t.Errorf("trail: got %d bytes, want at most 352", got)
 	}
 	if got := unsafe.Sizeof(attempt{}); got > 448 {
 		t.Errorf("attempt: got %d bytes, want at most 448", got)

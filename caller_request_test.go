@@ -379,6 +379,15 @@ func TestTheBodyIsClosedOnEveryPath(t *testing.T) {
 			return then(r)
 		}
 	}
+	thenElse := func(f func()) http.RoundTripper {
+		var sends atomic.Int32
+		return reads(func(r *http.Request) (*http.Response, error) {
+			if sends.Add(1) > 1 {
+				f()
+			}
+			return answer(r, 503, "")
+		})
+	}
 	type path struct {
 		name   string
 		set    func(*oncehttp.Transport)
@@ -470,6 +479,8 @@ func TestTheBodyIsClosedOnEveryPath(t *testing.T) {
 		{name: "a Base that calls Goexit", set: func(tr *oncehttp.Transport) {
 			tr.Base = roundTrip(func(*http.Request) (*http.Response, error) { runtime.Goexit(); return nil, nil })
 		}},
+		{name: "a Base that panics the second time", set: func(tr *oncehttp.Transport) { tr.Base = thenElse(func() { panic("base") }) }},
+		{name: "a Base that calls Goexit the second time", set: func(tr *oncehttp.Transport) { tr.Base = thenElse(runtime.Goexit) }},
 		{name: "a Base that returns neither", set: func(tr *oncehttp.Transport) {
 			tr.Base = reads(func(*http.Request) (*http.Response, error) { return nil, nil })
 		}},

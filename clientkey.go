@@ -36,7 +36,7 @@ func (k *requestKey) repeats() bool { return k.value != "" || k.declared || k.un
 // header fields to the next hop, whoever that belongs to.
 func (c *call) chooseKey() error {
 	k, req := &c.key, c.req
-	if isSafe(req.Method) {
+	if c.safe = isSafe(req.Method); c.safe {
 		k.strip = strayed(req, true)
 		return nil
 	}
@@ -66,8 +66,9 @@ func (c *call) chooseKey() error {
 	before := callOf(req.Response)
 	explicit, isExplicit := source.explicitKey()
 	switch {
-	case before != nil && before.key.value != "":
-		k.value, k.minted, k.supplied = before.key.value, before.key.minted, before.key.supplied
+	case before != nil && before.key != "":
+		o := outcome(before.ended.Load())
+		k.value, k.minted, k.supplied = before.key, o&keyMinted != 0, o&keySupplied != 0
 	case isExplicit:
 		k.value, k.supplied = explicit, true
 	case source.isAction():
@@ -84,7 +85,7 @@ func (c *call) chooseKey() error {
 		c.t.logger().Info("oncehttp: the context's key replaces another in the request's header",
 			"method", req.Method, "host", req.URL.Host, "path", req.URL.EscapedPath(), "field", field)
 	}
-	if from != nil && (before == nil || before.key.value == "") {
+	if from != nil && (before == nil || before.key == "") {
 		away = strayed(req, false) // the key is of the first hop, not of the one before
 	}
 	if away {
@@ -180,7 +181,8 @@ func (c *call) comparableBody(implicit bool) (seen seenBody, known bool, err err
 	case implicit && (c.req.ContentLength <= 0 || c.req.ContentLength > remembered):
 		return seen, false, nil
 	}
-	stop := context.AfterFunc(c.req.Context(), func() { c.req.Body.Close() })
+	body := c.req.Body
+	stop := context.AfterFunc(c.req.Context(), func() { body.Close() })
 	defer stop()
 	b, err := io.ReadAll(io.LimitReader(c.req.Body, remembered+1))
 	if ctxErr := c.req.Context().Err(); ctxErr != nil {

@@ -33,11 +33,11 @@ func (a *attempt) hooks() *httptrace.ClientTrace {
 	t := a.trace.Load()
 	if t == nil {
 		t = new(connTrace)
-		if a.c.overNetHTTP() {
+		if a.t.overNetHTTP() {
 			// net/http's own: it proves something if no connection was obtained.
 			t.GetConn = func(string) { t.asked.Store(true) }
 		}
-		t.GotConn = func(info httptrace.GotConnInfo) { a.c.gotConn(a, t, info.Conn) }
+		t.GotConn = func(info httptrace.GotConnInfo) { a.gotConn(t, info.Conn) }
 		if httptrace.ContextClientTrace(a.c) != nil {
 			httptrace.WithClientTrace(a.c, &t.ClientTrace) // which adds the caller's hooks to ours
 		}
@@ -70,12 +70,12 @@ func (x *askedFor) Value(k any) any {
 // method, without a pause and without an end, while that error also comes from
 // proxies to which the answer of work that was done looked malformed:
 // golang/go#47635. A stream that was refused is sent again over the same one.
-func (c *call) gotConn(a *attempt, t *connTrace, conn net.Conn) {
+func (a *attempt) gotConn(t *connTrace, conn net.Conn) {
 	t.mu.Lock()
 	other := t.last != nil && t.last != conn
 	t.last = conn
 	t.mu.Unlock()
-	if other && a.ends && c.overHTTP2(conn) {
+	if other && a.ends && a.overHTTP2(conn) {
 		t.again.Store(true)
 		a.end()
 		return
@@ -84,14 +84,14 @@ func (c *call) gotConn(a *attempt, t *connTrace, conn net.Conn) {
 }
 
 // overHTTP2 reports whether conn, or else the host's latest answer, is HTTP/2.
-func (c *call) overHTTP2(conn net.Conn) bool {
+func (a *attempt) overHTTP2(conn net.Conn) bool {
 	if tlsConn, ok := conn.(*tls.Conn); ok {
 		return tlsConn.ConnectionState().NegotiatedProtocol == "h2"
 	}
-	if t, ok := c.base().(*http.Transport); ok && t.Protocols != nil && t.Protocols.UnencryptedHTTP2() {
+	if t, ok := a.t.base().(*http.Transport); ok && t.Protocols != nil && t.Protocols.UnencryptedHTTP2() {
 		return true
 	}
-	return c.host.v.proto.Load() == 2
+	return a.t.hostOf(a.c.req.URL).v.proto.Load() == 2
 }
 
 // traced returns a's trace, if a Base has looked for it.

@@ -157,9 +157,10 @@ func (t *Transport) hostOf(u *url.URL) *hostSlot[hostState] {
 	return s
 }
 
-// isHost reports whether s is u's host, spelled as in its key.
+// isHost reports whether s is u's host, spelled as in its key. Both schemes are http
+// or https, and so differ in length.
 func isHost(s *hostSlot[hostState], u *url.URL) bool {
-	return s != nil && s.key.host == u.Host && s.key.scheme == u.Scheme && !s.gone.Load()
+	return s != nil && s.key.host == u.Host && len(s.key.scheme) == len(u.Scheme) && !s.gone.Load()
 }
 
 var hostSeed = maphash.MakeSeed()

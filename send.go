@@ -13,11 +13,11 @@ import (
 
 // attempt makes one attempt and notes how it ended.
 func (c *call) attempt() {
-	c.again, c.resp, c.latest = false, nil, nil
-	if c.extra != nil {
-		c.extra.err = nil
+	if err := c.over(); err != nil {
+		c.refuse(err, time.Time{})
+		return
 	}
-	if !c.admit() {
+	if (c.t.HoldHost || c.t.Limit != 0) && !c.admit() {
 		return
 	}
 	timeout := c.t.AttemptTimeout
@@ -82,9 +82,12 @@ func (c *call) attempt() {
 		err = readReply(resp, c.t.ReplayReply, c.req.Method)
 	}
 	end = thisMoment()
-	late := a.settle(end)
+	late, conns := false, 0
+	if a != nil {
+		late, conns = a.settle(end), int(a.traced().seen().conns)
+	}
 
-	try := Attempt{N: int(c.n) + 1, Duration: end.since(start), Certainty: CertaintyAnswered, Conns: int(a.traced().seen().conns)}
+	try := Attempt{N: int(c.n) + 1, Duration: end.since(start), Certainty: CertaintyAnswered, Conns: conns}
 	if resp != nil {
 		try.Status = resp.StatusCode
 	}
@@ -113,11 +116,6 @@ func (c *call) attempt() {
 		c.wrap(a, resp)
 	}
 	seen = c.health(&try)
-	if c.n == 0 {
-		c.certainty = try.Certainty
-	} else {
-		c.certainty = worse(c.certainty, try.Certainty)
-	}
 	c.note(&try, start)
 	if c.t.OnAttempt != nil {
 		try.Start = start.time()
@@ -179,11 +177,11 @@ func (c *call) failed(try *Attempt, r *http.Request, resp *http.Response, late b
 
 // request builds the private copy of the caller's request that Base gets.
 func (c *call) request(timeout time.Duration) (*http.Request, error) {
-	unsafe := !isSafe(c.req.Method)
+	unsafe := !c.safe
 	if c.n == 0 && timeout <= 0 && c.t.ReplayReply == 0 && !unsafe && !c.hasBody() && c.t.Prepare == nil && !c.key.changesHeader() {
 		return c.show(), nil
 	}
-	a := &attempt{c: c, watch: unsafe, ends: timeout > 0 || c.t.ReplayReply > 0 || unsafe && !c.hasBody()}
+	a := &attempt{c: c.trail, t: c.t, watch: unsafe, ends: timeout > 0 || c.t.ReplayReply > 0 || unsafe && !c.hasBody()}
 	c.latest = a
 	a.sent = *c.req.WithContext(a)
 	r := &a.sent
@@ -225,15 +223,15 @@ func (c *call) request(timeout time.Duration) (*http.Request, error) {
 
 // show returns the caller's request under the call's context, which is what a
 // response points to.
-func (c *call) show() *http.Request {
-	if !c.shows {
-		c.shown, c.shows = *c.req.WithContext(c), true
+func (c *trail) show() *http.Request {
+	if c.shown.URL == nil {
+		c.shown = *c.req.WithContext(c)
 	}
 	return &c.shown
 }
 
 // rewind lets net/http rewind the body within the attempt, once.
-func (c *call) rewind(a *attempt) func() (io.ReadCloser, error) {
+func (c *trail) rewind(a *attempt) func() (io.ReadCloser, error) {
 	var once atomic.Bool
 	return func() (io.ReadCloser, error) {
 		if once.Swap(true) {
@@ -243,7 +241,7 @@ func (c *call) rewind(a *attempt) func() (io.ReadCloser, error) {
 			t.mu.Lock()
 			conn := t.last
 			t.mu.Unlock()
-			if conn != nil && c.overHTTP2(conn) {
+			if conn != nil && a.overHTTP2(conn) {
 				return nil, errAgain
 			}
 		}
@@ -314,14 +312,14 @@ func (c *call) wrap(a *attempt, resp *http.Response) {
 	if a == nil || !a.ends {
 		return
 	}
-	b := &a.reply
-	*b = replyBody{rc: resp.Body, a: a}
+	a.reply = resp.Body
+	b := (*replyBody)(a)
 	switch {
 	case resp.Body == http.NoBody:
 		b.release()
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		if w, ok := resp.Body.(io.Writer); ok {
-			resp.Body = &switchedBody{*b, w}
+			resp.Body = &switchedBody{b, w}
 			return
 		}
 		fallthrough

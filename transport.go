@@ -150,7 +150,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base().RoundTrip(req)
 	}
 	t.once.Do(t.init)
-	return (&call{t: t, req: req}).do()
+	var c call
+	c.trail, c.t = &trail{req: req}, t
+	return c.do()
 }
 
 func (t *Transport) init() {

@@ -840,22 +840,28 @@ func (h *lostHost) gone() { h.stop() }
 // of this request only.
 func TestWhatWasNotSentSaysNothingOfOthersUnderTheKey(t *testing.T) {
 	for _, row := range []struct {
-		name string
-		ctx  func(context.Context) context.Context
+		name, host, header string
+		ctx                func(context.Context) context.Context
 	}{
-		{"WithKey", func(ctx context.Context) context.Context { return oncehttp.WithKey(ctx, "order-1") }},
-		{"WithAction", func(ctx context.Context) context.Context { return oncehttp.WithAction(ctx, "refund A-17") }},
+		{"WithKey", "nobody.example", "", func(ctx context.Context) context.Context { return oncehttp.WithKey(ctx, "order-1") }},
+		{"WithAction", "nobody.example", "", func(ctx context.Context) context.Context { return oncehttp.WithAction(ctx, "refund A-17") }},
+		{"a header, and a redirect", "a.example", "order-1", func(ctx context.Context) context.Context { return ctx }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newMemNet()
+				n.Serve(t, "a.example", http.RedirectHandler("http://nobody.example/", 307))
 				tr := &oncehttp.Transport{Base: n.Transport(t, false), Logger: quiet()}
-				_, err := tr.RoundTrip(newRequest(t, row.ctx(t.Context()), "POST", "http://nobody.example/", "b"))
+				r := newRequest(t, row.ctx(t.Context()), "POST", "http://"+row.host+"/", "b")
+				if row.header != "" {
+					r.Header.Set(oncehttp.Header, row.header)
+				}
+				_, err := (&http.Client{Transport: tr}).Do(r)
 				var e *oncehttp.Error
 				if !errors.As(err, &e) || e.Certainty != oncehttp.CertaintyNotSent || len(e.Tries) != 3 {
 					t.Fatalf("got %v (%+v), want an *Error of three tries that were not sent", err, e)
 				}
-				if s := err.Error(); !strings.Contains(s, "this request was not sent") || regexp.MustCompile(`(?i)nothing (happened|was)`).MatchString(s) {
+				if s := err.Error(); !strings.Contains(s, "this request was not sent, which says nothing of others") || regexp.MustCompile(`(?i)nothing (happened|was)`).MatchString(s) {
 					t.Errorf("text: got %q, want it to speak of this request", s)
 				}
 			})

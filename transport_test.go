@@ -284,13 +284,16 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 // When an attempt began is told on its wall clock only when somebody asks.
 func TestAnAttemptBeganWhenItBeganWheneverSomebodyAsks(t *testing.T) {
-	for _, status := range []int{200, 404} {
+	for _, tt := range []struct {
+		status int
+		took   time.Duration
+	}{{200, time.Second}, {404, time.Second}, {399, 1<<32 - 1}, {200, 1 << 32}} { // the last is not packed
 		synctest.Test(t, func(t *testing.T) {
 			var hook oncehttp.Attempt
 			tr := &oncehttp.Transport{
 				Base: roundTrip(func(r *http.Request) (*http.Response, error) {
-					time.Sleep(time.Second)
-					return answer(r, status, "")
+					time.Sleep(tt.took)
+					return answer(r, tt.status, "")
 				}),
 				OnAttempt: func(_ *http.Request, a oncehttp.Attempt) { hook = a },
 			}
@@ -305,8 +308,8 @@ func TestAnAttemptBeganWhenItBeganWheneverSomebodyAsks(t *testing.T) {
 				if len(tries) != 1 || tries[0] != hook {
 					t.Fatalf("got %+v, want %+v as OnAttempt was told", tries, hook)
 				}
-				if got := tries[0]; got.N != 1 || got.Start != want || got.Duration != time.Second || got.Status != status || got.Certainty != oncehttp.CertaintyAnswered {
-					t.Errorf("got %+v, want a start at %v and a second's duration", got, want)
+				if got := tries[0]; got.N != 1 || got.Start != want || got.Duration != tt.took || got.Status != tt.status || got.Certainty != oncehttp.CertaintyAnswered {
+					t.Errorf("got %+v, want a start at %v and %+v", got, want, tt)
 				}
 				time.Sleep(time.Hour)
 			}

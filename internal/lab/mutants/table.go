@@ -316,9 +316,9 @@ var mutants = []mutant{
 		`		return CertaintyNotSent
 	}
 	if w.asked`},
-	{"the certainty is the last attempt's, not the worst", "send.go",
-		`		c.certainty = worse(c.certainty, try.Certainty)`,
-		`		c.certainty = try.Certainty`},
+	{"the certainty is the last attempt's, not the worst", "call.go",
+		`		r.Certainty = worse(r.Certainty, r.Tries[i].Certainty)`,
+		`		r.Certainty = r.Tries[i].Certainty`},
 	{"the mark of a replay is not heeded", "repeat.go",
 		`	if replayed(h) {
 		return true
