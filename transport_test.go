@@ -316,3 +316,44 @@ func TestAnAttemptBeganWhenItBeganWheneverSomebodyAsks(t *testing.T) {
 		})
 	}
 }
+
+// What a panic leaves behind is cleaned up at the second attempt as at the first.
+func TestAPanicAtTheSecondAttemptLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bodies bodyCount
+		sends := 0
+		tr := &oncehttp.Transport{
+			Logger: quiet(),
+			Budget: &oncehttp.Budget{Tokens: 1, Rate: -1, Earn: -1},
+			Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				sends++
+				resp, err := answer(r, 503, "")
+				resp.Body = bodies.open(strings.NewReader("later"))
+				return resp, err
+			}),
+		}
+		call := func() {
+			defer func() { recover() }()
+			tr.RoundTrip(newRequest(t, t.Context(), "GET", "http://a.example/", ""))
+			t.Error("there was no panic")
+		}
+		prepared := 0
+		tr.Prepare = func(*http.Request) error {
+			if prepared++; prepared == 2 {
+				panic("Prepare") // so the token was not spent
+			}
+			return nil
+		}
+		tr.OnAttempt = func(_ *http.Request, a oncehttp.Attempt) {
+			if a.N == 2 {
+				panic("OnAttempt") // which has a response
+			}
+		}
+		call()
+		call()
+		if sends != 3 {
+			t.Errorf("got %d sends, want 3: the second call's retry has the first one's token", sends)
+		}
+		bodies.check(t, "response")
+	})
+}
