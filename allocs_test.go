@@ -17,6 +17,7 @@ var hotMost = map[string]map[string]float64{
 }
 
 func TestACallThatIsAnsweredAllocatesLittle(t *testing.T) {
+	oncehttp.BubblesShareTimers(t) // as outside of bubbles
 	for _, kind := range hotTransports {
 		for _, req := range hotRequests {
 			t.Run(req.name+", "+kind.name, func(t *testing.T) {

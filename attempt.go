@@ -14,7 +14,7 @@ import (
 // somebody asks: a Base that answers from memory waits for no timer.
 type attempt struct {
 	c     *trail
-	t     *Transport
+	in    *timeouts                 // the Transport's, or its own
 	sent  http.Request              // what Base gets
 	up    *upload                   // its body; nil: it has none, or one that net/http knows to be in memory
 	reply io.ReadCloser             // its response's body
@@ -23,7 +23,7 @@ type attempt struct {
 	start   moment
 	timeout time.Duration // 0: none
 
-	// Its place in the Transport's timeouts.
+	// Its place in the timeouts.
 	prev, next *attempt
 	due        moment // 0: it has none
 
@@ -150,7 +150,7 @@ func (a *attempt) wake() *madeContext {
 	if a.done != nil || made != nil {
 		return made
 	}
-	if a.t.overNetHTTP() {
+	if a.in.t.overNetHTTP() {
 		a.done = make(chan struct{})
 		switch {
 		case a.closed:
@@ -226,10 +226,8 @@ func (a *attempt) wait() {
 		return
 	}
 	a.timed = true
-	a.timeouts().add(a, a.lateAt())
+	a.in.add(a, a.lateAt())
 }
-
-func (a *attempt) timeouts() *timeouts { return a.t.timeoutsAt(a.start) }
 
 // lateAt is when the timeout is over. It starts anew when the body moves.
 func (a *attempt) lateAt() moment {
@@ -270,7 +268,7 @@ func (a *attempt) settle(now moment) (late bool) {
 	switch {
 	case a.over:
 	case a.timed:
-		a.timeouts().remove(a)
+		a.in.remove(a)
 	default: // nobody could have noticed a timer
 		a.timedOut = a.lateAt() <= now
 	}
@@ -286,7 +284,7 @@ func (a *attempt) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timed && !a.over {
-		a.timeouts().remove(a)
+		a.in.remove(a)
 	}
 	a.over = true
 	a.ended.Store(true)

@@ -2,6 +2,7 @@ package oncehttp
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -9,21 +10,25 @@ import (
 // at the same time share one timer, since nearly all are answered long before: to set a
 // timer for each and to stop it again costs as much as the rest of its context. The last
 // of them stops it, and the next one makes another: nothing of a Transport at rest is
-// left in the runtime, nor, in a Transport that outlives it, of a synctest bubble.
+// left in the runtime.
 type timeouts struct {
+	t           *Transport
 	mu          sync.Mutex
 	first, last *attempt    // a list by attempt.prev and attempt.next: who is due first comes first
 	timer       *time.Timer // nil: nobody waits
 }
 
-// timeoutsAt returns t's timeouts for attempts that start at m. A timer of a synctest
-// bubble and what is outside must not meet.
-func (t *Transport) timeoutsAt(m moment) *timeouts {
-	if m.bubbled() {
-		return &t.bubbled
+// timeoutsOf returns those for an attempt that starts now. A timer of a synctest bubble
+// must not meet what is outside of it, nor in another, and a Transport can be used in
+// many.
+func (t *Transport) timeoutsOf(now moment) *timeouts {
+	if now.bubbled() && !bubblesShare.Load() {
+		return &timeouts{t: t}
 	}
 	return &t.timeouts
 }
+
+var bubblesShare atomic.Bool // the Transport's, in tests of these
 
 // add has a.expire called at due, unless remove comes before.
 func (w *timeouts) add(a *attempt, due moment) {

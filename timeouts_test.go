@@ -49,6 +49,7 @@ func takes(t *testing.T, tr *oncehttp.Transport, method, url, answerAfter string
 }
 
 func TestEveryAttemptHasItsOwnTimeout(t *testing.T) {
+	oncehttp.BubblesShareTimers(t)
 	synctest.Test(t, func(t *testing.T) {
 		tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: time.Minute, Breaker: &oncehttp.Breaker{Disabled: true}}
 		var wg sync.WaitGroup
@@ -72,6 +73,7 @@ func TestEveryAttemptHasItsOwnTimeout(t *testing.T) {
 
 // A probe is due before those that have started earlier.
 func TestAShorterTimeoutComesFirst(t *testing.T) {
+	oncehttp.BubblesShareTimers(t)
 	synctest.Test(t, func(t *testing.T) {
 		tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: time.Minute,
 			Breaker: &oncehttp.Breaker{Failures: 1, OpenFor: 10 * time.Second, ProbeTimeout: 5 * time.Second}}
@@ -121,6 +123,27 @@ func TestTimeoutsOutliveABubble(t *testing.T) {
 	wg.Go(outside)
 	bubble()
 	wg.Wait()
+}
+
+// Parallel tests may share a client, each in a bubble of its own.
+func TestTimeoutsInManyBubbles(t *testing.T) {
+	const timeout = time.Minute
+	tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: timeout, Breaker: &oncehttp.Breaker{Disabled: true}}
+	for i := range 8 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				for j := range 50 {
+					time.Sleep(time.Duration((i*j)%7) * time.Second)
+					after := time.Duration((i+j)%59) * time.Second
+					takes(t, tr, "GET", "http://a.example/", after.String(), after)
+					if j%10 == 0 {
+						takes(t, tr, "GET", "http://a.example/", "", timeout)
+					}
+				}
+			})
+		})
+	}
 }
 
 // What holds an attempt lets go of it with its answer, though others still wait and the

@@ -131,7 +131,6 @@ type Transport struct {
 	bad     error // a field that makes no sense
 
 	timeouts timeouts // of attempts
-	bubbled  timeouts // of those in synctest bubbles
 }
 
 const (
@@ -156,6 +155,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (t *Transport) init() {
+	t.timeouts.t = t
 	if t.breaker = t.Breaker; t.breaker == nil {
 		t.breaker = new(Breaker)
 	}
