@@ -31,8 +31,7 @@ type attempt struct {
 	done chan struct{}
 	made atomic.Pointer[madeContext]
 
-	unhook func() bool // has the caller's context forget done
-	after  *follower   // who is to be told when done is closed
+	after *follower // who is to be told when done is closed
 
 	mu       sync.Mutex
 	ended    atomic.Bool // set under mu
@@ -44,7 +43,6 @@ type attempt struct {
 	timedOut bool
 	starved  bool // while it waited for the caller's body
 	closed   bool // its context has ended
-	caller   bool // with the caller's
 }
 
 // A madeContext is one that package context made.
@@ -77,14 +75,8 @@ func (a *attempt) Err() error {
 	if made := a.wake(); made != nil {
 		return made.Err()
 	}
-	if a.c.Err() != nil {
-		a.close(true)
-	}
-	switch {
-	case !a.closed:
+	if !a.closed {
 		return nil
-	case a.caller:
-		return a.c.Err()
 	}
 	return context.Canceled
 }
@@ -139,26 +131,23 @@ func (w *follower) stop() bool {
 	return false
 }
 
-// wake makes what can be waited for, and has the timeout kept. Where Base is net/http's
-// own that is a channel: the one context that net/http makes of this one is told of the
-// end by AfterFunc, which takes less than half of what a context of package context and
-// its list of one child do. For any other Base it is such a context, which is returned:
-// Base may put a third in between, as those that trace do, and package context needs a
-// goroutine to wait for one that is not its own through that. a.mu is held.
+// wake makes what can be waited for, and has the timeout kept. That is a context of
+// package context, which is returned, or a channel where that is enough: where the
+// caller's context never ends and Base is net/http's own, the one context that net/http
+// makes of this one is told of the end by AfterFunc, which takes less than half of what a
+// context and its list of one child do. But what AfterFunc calls has a goroutine of its
+// own, and a caller who has left before the request is sent should find it unsent. And
+// another Base may put a third context in between, as those that trace do, through which
+// package context needs a goroutine to wait for one that is not its own. a.mu is held.
 func (a *attempt) wake() *madeContext {
 	made := a.made.Load()
 	if a.done != nil || made != nil {
 		return made
 	}
-	if a.in.t.overNetHTTP() {
+	if a.in.t.overNetHTTP() && a.c.Done() == nil {
 		a.done = make(chan struct{})
-		switch {
-		case a.closed:
+		if a.closed {
 			close(a.done)
-		case a.c.Err() != nil:
-			a.close(true)
-		case a.c.Done() != nil:
-			a.unhook = context.AfterFunc(a.c, a.leave)
 		}
 	} else {
 		ctx, cancel := context.WithCancel(a.c)
@@ -180,27 +169,17 @@ func (t *Transport) overNetHTTP() bool {
 	return ok
 }
 
-// leave ends the context with the caller's.
-func (a *attempt) leave() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.close(true)
-}
-
 // close ends the context. a.mu is held.
-func (a *attempt) close(caller bool) {
+func (a *attempt) close() {
 	if a.closed {
 		return
 	}
-	a.closed, a.caller = true, caller
+	a.closed = true
 	if made := a.made.Load(); made != nil {
 		made.cancel()
 	}
 	if a.done != nil {
 		close(a.done)
-	}
-	if a.unhook != nil {
-		a.unhook()
 	}
 	for ; a.after != nil; a.after = a.after.next {
 		go a.after.f()
@@ -254,7 +233,7 @@ func (a *attempt) expire(now moment) {
 	}
 	a.over, a.timedOut = true, true
 	a.starved = a.up != nil && a.up.asking.Load()
-	a.close(false)
+	a.close()
 }
 
 // settle says that the wait for headers is over, and reports whether it was
@@ -288,5 +267,5 @@ func (a *attempt) end() {
 	}
 	a.over = true
 	a.ended.Store(true)
-	a.close(false)
+	a.close()
 }

@@ -181,6 +181,29 @@ func TestAnAttemptsContextEndsWithTheCallersDeadline(t *testing.T) {
 	}
 }
 
+// What a caller no longer wants before it is sent is not sent. Nothing promises that, but
+// net/http has it so nearly always, and a goroutine on the way to it would lose the race.
+func TestACallerThatLeavesBeforeItsRequestIsSentFindsItUnsent(t *testing.T) {
+	var ran atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) }))
+	defer srv.Close()
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	tr := &oncehttp.Transport{Base: base, Breaker: &oncehttp.Breaker{Disabled: true}, Logger: quiet()}
+	const n = 200
+	for range n {
+		ctx, cancel := context.WithCancel(context.Background())
+		trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { cancel() }}
+		resp, err := tr.RoundTrip(newRequest(t, httptrace.WithClientTrace(ctx, trace), "POST", srv.URL, "{}"))
+		if err == nil {
+			resp.Body.Close()
+		}
+	}
+	if got := ran.Load(); got > n/2 {
+		t.Errorf("%d of %d requests were sent although the caller had left", got, n)
+	}
+}
+
 // An attempt may be over before somebody looks at its context.
 func TestAnAttemptsContextCanBeAskedForLate(t *testing.T) {
 	for _, netHTTP := range []bool{true, false} {
@@ -192,7 +215,7 @@ func TestAnAttemptsContextCanBeAskedForLate(t *testing.T) {
 		if !netHTTP {
 			tr.Base = noBase{}
 		}
-		if _, err := tr.RoundTrip(newRequest(t, t.Context(), "POST", "http://a.example/", "")); err == nil {
+		if _, err := tr.RoundTrip(newRequest(t, context.Background(), "POST", "http://a.example/", "")); err == nil {
 			t.Fatal("got no error")
 		}
 		select {
@@ -251,7 +274,7 @@ func TestAnAttemptsContextHasFollowers(t *testing.T) {
 				stops         []func() bool
 			)
 			ready := make(chan bool)
-			resp, err := attemptContext(t, t.Context(), netHTTP, func(ctx context.Context) {
+			resp, err := attemptContext(t, context.Background(), netHTTP, func(ctx context.Context) {
 				defer close(ready)
 				parent = ctx
 				var cancel context.CancelFunc
@@ -304,7 +327,7 @@ func TestAnAttemptsContextHasFollowers(t *testing.T) {
 func TestNoGoroutineWaitsForAnAttempt(t *testing.T) {
 	for _, netHTTP := range []bool{true, false} {
 		t.Run(fmt.Sprintf("net/http's own: %v", netHTTP), func(t *testing.T) {
-			resp, err := attemptContext(t, t.Context(), netHTTP, func(ctx context.Context) {
+			resp, err := attemptContext(t, context.Background(), netHTTP, func(ctx context.Context) {
 				if !netHTTP { // such as one that traces
 					ctx = context.WithValue(ctx, new(int), 1)
 				}

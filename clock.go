@@ -24,6 +24,7 @@ func (m moment) time() time.Time {
 	return now.Add(m.since(momentOf(now)))
 }
 
-// bubbled reports whether m is a moment of a synctest bubble. They begin in the year
-// 2000 of a clock that runs since 1970, and that of the machine when it was started.
-func (m moment) bubbled() bool { return time.Duration(m).Abs() > 20*365*24*time.Hour }
+// bubbled reports whether m is a moment of a synctest bubble. Those have no monotonic
+// clock: they count from what the wall clock said when the program began, and a bubble
+// begins in the year 2000.
+func (m moment) bubbled() bool { return m < 0 || time.Duration(m) > 10*365*24*time.Hour }

@@ -88,8 +88,12 @@ func (w *timeouts) drop(a *attempt) {
 
 // expire ends the attempts whose time is over, and waits for the next one's.
 func (w *timeouts) expire() {
-	now := thisMoment()
-	for a := w.take(now); a != nil; a = w.take(now) {
+	for {
+		now := thisMoment()
+		a := w.take(now)
+		if a == nil {
+			return
+		}
 		a.expire(now)
 	}
 }
