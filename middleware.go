@@ -304,13 +304,13 @@ type exchange struct {
 // handling.
 const shortBody = 64
 
-// A handling is what a handler is called with. It is one piece of memory, which is never
-// used again: a handler may keep its request for as long as it likes.
+// A handling is what a handler is called with, but for its request, which a store that
+// keeps the body would hold too. It is one piece of memory, which is never used again: a
+// handler may keep its request for as long as it likes.
 type handling struct {
 	r    run // of the claim under which the handler was called first
 	c    capture
 	ctx  recordContext
-	req  http.Request
 	body bodyReader
 	room [shortBody]byte
 }
@@ -478,8 +478,7 @@ func (x *exchange) begin() *run {
 func (x *exchange) run(ctx context.Context) (head, body []byte, v verdict) {
 	x.prepareHandling(ctx)
 	h := x.h
-	h.req = *x.req.WithContext(&h.ctx)
-	r := &h.req
+	r := x.req.WithContext(&h.ctx)
 	if x.data != nil {
 		h.body = bodyReader{b: x.data}
 		if len(x.data) <= len(h.room) { // it lies in the exchange

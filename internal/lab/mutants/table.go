@@ -362,7 +362,7 @@ var mutants = []mutant{
 		`c.getBody() != nil`},
 	{"an attempt's timer is not stopped", "attempt.go",
 		`	case a.timed:
-		a.timeouts().remove(a)`,
+		a.in.remove(a)`,
 		`	case a.timed:`},
 	{"an answer that is not used is not closed", "call.go",
 		`		drain(c.resp)
