@@ -273,7 +273,7 @@ func TestAnAttemptsContextHasFollowers(t *testing.T) {
 				called, never atomic.Int32
 				stops         []func() bool
 			)
-			ready := make(chan bool)
+			ready, calls := make(chan bool), make(chan bool, 9)
 			resp, err := attemptContext(t, context.Background(), netHTTP, func(ctx context.Context) {
 				defer close(ready)
 				parent = ctx
@@ -282,7 +282,7 @@ func TestAnAttemptsContextHasFollowers(t *testing.T) {
 				t.Cleanup(cancel)
 				for i := range 6 {
 					if i%2 == 0 {
-						afterFunc(ctx, func() { called.Add(1) })
+						afterFunc(ctx, func() { called.Add(1); calls <- true })
 						continue
 					}
 					stops = append(stops, afterFunc(ctx, func() { never.Add(1) }))
@@ -306,14 +306,15 @@ func TestAnAttemptsContextHasFollowers(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Error("the body is closed, and a context of the attempt's has not ended")
 			}
-			if afterFunc(parent, func() { called.Add(1) })() {
+			if afterFunc(parent, func() { called.Add(1); calls <- true })() {
 				t.Error("after the end: stop said that it kept a function from being called")
 			}
-			for range 1000 {
-				if called.Load() == 4 {
-					break
+			for range 4 { // three at the end and one after it
+				select {
+				case <-calls:
+				case <-time.After(10 * time.Second):
+					t.Fatal("a function was not called")
 				}
-				time.Sleep(time.Millisecond)
 			}
 			if called, never := called.Load(), never.Load(); called != 4 || never != 0 {
 				t.Errorf("called %d functions, want three at the end and one after it; and %d that were stopped", called, never)

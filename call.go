@@ -55,7 +55,7 @@ type extra struct {
 	stop    error
 	tape    *tape
 	getBody func() (io.ReadCloser, error) // of a body that was read ahead
-	tries   []Attempt                     // all, unless c.good is
+	tries   []Attempt                     // all, unless the outcome tells of the only one
 	first   [1]Attempt                    // the first of them
 	last    error                         // the last failure that is known, for the Error
 	bodyErr error                         // the caller's own body failed

@@ -257,7 +257,8 @@ var exchanges = sync.Pool{New: func() any { return &exchange{f: new(fingerprinte
 
 // giveBack makes another request's exchange of this one.
 func (x *exchange) giveBack() {
-	if x.cut || x.held != nil && (x.held.transaction || x.held.later) {
+	late := x.out.Kind == OutcomeRan && !x.out.Recorded // what is recorded later lies in it
+	if x.cut || late || x.held != nil && x.held.transaction {
 		return // a body, or a store, that does not end when it says so may still have it
 	}
 	f := x.f

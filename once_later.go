@@ -10,7 +10,6 @@ import (
 // recordLater goes on recording an answer that has already gone out, while the
 // heartbeat goes on too.
 func (o *Once) recordLater(r *run, head, body []byte) {
-	r.later = true
 	o.busy.add(1)
 	go func() {
 		defer o.busy.add(-1)

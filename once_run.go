@@ -77,9 +77,8 @@ type run struct {
 
 	saidRelease, saidUnknown atomic.Bool
 
-	later bool    // its answer is still to be recorded
-	died  bool    // the work panicked, or ended its goroutine
-	fate  *Answer // then: what became of its key
+	died bool    // the work panicked, or ended its goroutine
+	fate *Answer // then: what became of its key
 
 	mu       sync.Mutex
 	std      context.Context // made when it is first needed; see context

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/oncehttp/oncehttp"
 )
@@ -115,10 +116,18 @@ func TestTimeoutsOutliveABubble(t *testing.T) {
 	bubble()
 	outside()
 	var wg sync.WaitGroup
-	wg.Go(outside)
-	for range 10 {
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		outside()
+	}()
+	for over := false; !over; {
 		bubble()
-		time.Sleep(timeout / 10)
+		select {
+		case <-done:
+			over = true
+		default:
+		}
 	}
 	wg.Go(outside)
 	bubble()
@@ -198,5 +207,37 @@ func TestAnAnsweredAttemptIsForgotten(t *testing.T) {
 			}
 			t.Error("something holds on to the context of an attempt that was answered")
 		})
+	}
+}
+
+// The last attempt that waits stops the timer: nothing of a Transport at rest is left in
+// the runtime.
+func TestATransportAtRestIsForgotten(t *testing.T) {
+	call := func() weak.Pointer[oncehttp.Transport] {
+		tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: time.Hour}
+		r := newRequest(t, context.Background(), "GET", "http://a.example/", "")
+		r.Header.Set("Answer-After", "0s")
+		resp, err := tr.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return weak.Make(tr)
+	}
+	// The runtime takes its time to drop timers that were stopped, unless they are many.
+	const n = 500
+	var trs []weak.Pointer[oncehttp.Transport]
+	for range n {
+		trs = append(trs, call())
+	}
+	runtime.GC()
+	kept := 0
+	for _, tr := range trs {
+		if tr.Value() != nil {
+			kept++
+		}
+	}
+	if kept > n/2 {
+		t.Errorf("something holds on to %d of %d Transports that nobody uses", kept, n)
 	}
 }
