@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync/atomic"
 )
 
 // readBody reads the request's body. It is read whole before anything is
@@ -79,12 +80,12 @@ func (x *exchange) bodyError(err error) *Refusal {
 // A bodyReader is the body that the handler gets.
 type bodyReader struct {
 	b      []byte
-	closed bool
+	closed atomic.Bool // a client that it was handed to may still read when the handler closes it
 }
 
 func (b *bodyReader) Read(p []byte) (int, error) {
 	switch {
-	case b.closed:
+	case b.closed.Load():
 		return 0, http.ErrBodyReadAfterClose
 	case len(b.b) == 0 && len(p) > 0:
 		return 0, io.EOF
@@ -96,7 +97,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 
 func (b *bodyReader) WriteTo(w io.Writer) (int64, error) {
 	switch {
-	case b.closed:
+	case b.closed.Load():
 		return 0, http.ErrBodyReadAfterClose
 	case len(b.b) == 0:
 		return 0, nil
@@ -107,6 +108,6 @@ func (b *bodyReader) WriteTo(w io.Writer) (int64, error) {
 }
 
 func (b *bodyReader) Close() error {
-	b.closed = true
+	b.closed.Store(true)
 	return nil
 }

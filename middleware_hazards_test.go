@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -177,3 +178,47 @@ func TestABodyThatFailedWritesIntoNoOther(t *testing.T) {
 type reading func([]byte) (int, error)
 
 func (f reading) Read(p []byte) (int, error) { return f(p) }
+
+// A handler may hand its request's body to a client, whose goroutine still reads when the
+// handler closes it.
+func TestAHandlersBodyIsClosedWhileItIsRead(t *testing.T) {
+	h := (&oncehttp.Middleware{Store: &oncehttp.MemoryStore{}}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var reads sync.WaitGroup
+		reads.Go(func() {
+			for b := make([]byte, 1); ; {
+				if _, err := r.Body.Read(b); err != nil {
+					return
+				}
+			}
+		})
+		r.Body.Close()
+		reads.Wait()
+	}))
+	for i := range 100 {
+		if w := postTo(h, "/", fmt.Sprint(i), strings.Repeat("x", 1000)); w.Code != 200 {
+			t.Fatal(w.Code, w.Body)
+		}
+	}
+}
+
+// A 1xx in between must not mix up the fields of the answer, trailers or not.
+func TestAnswersAfterA1xxHaveTheirOwnHeader(t *testing.T) {
+	h := (&oncehttp.Middleware{Store: &oncehttp.MemoryStore{}}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range []string{"A", "B", "C"} {
+			w.Header().Set(name, "of "+name)
+		}
+		w.Header().Set(http.TrailerPrefix+"Sum", "1")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusProcessing)
+	}))
+	for i := range 100 { // a map has no order
+		for _, way := range []string{"first", "repeat"} {
+			w := postTo(h, "/", fmt.Sprint(i), "x")
+			for _, name := range []string{"A", "B", "C"} {
+				if got := w.Header().Get(name); got != "of "+name {
+					t.Fatalf("%s: %s is %q", way, name, got)
+				}
+			}
+		}
+	}
+}

@@ -129,7 +129,11 @@ func (c *capture) declare(values []string) {
 // take notes what the header is now, without late trailers, and removes the fields
 // that only a Middleware may set.
 func (c *capture) take(h http.Header) {
-	c.header, c.values = c.fieldRoom[:0], c.valueRoom[:0]
+	if c.header == nil {
+		c.header, c.values = c.fieldRoom[:0], c.valueRoom[:0]
+	} else { // since a 1xx, after which h may have values of the room
+		c.header, c.values = nil, nil
+	}
 	for name, values := range h {
 		switch {
 		case c.asked && isControl(name):
