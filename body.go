@@ -22,6 +22,7 @@ const readAtOnce = 32 << 10
 var (
 	errBodyClosed = errors.New("oncehttp: read of a request body after its attempt ended")
 	errBodyLength = errors.New("its length is not the Content-Length")
+	errNilBody    = errors.New("GetBody returned nil and no error")
 )
 
 // An upload is one attempt's request body. It notes when bytes move, because a
@@ -107,6 +108,18 @@ var (
 	nopCloser         = reflect.TypeOf(io.NopCloser(nil))
 	nopCloserWriterTo = reflect.TypeOf(io.NopCloser((*bytes.Reader)(nil)))
 )
+
+// A replacedBody is what Prepare has put in place of the attempt's own body. It may
+// read from that one, which is closed with it.
+type replacedBody struct {
+	io.ReadCloser
+	own io.Closer
+}
+
+func (b *replacedBody) Close() error {
+	defer b.own.Close()
+	return b.ReadCloser.Close()
+}
 
 // A resent body still counts as its attempt's upload.
 type resent struct {

@@ -152,6 +152,16 @@ func (c *trail) getBody() func() (io.ReadCloser, error) {
 	return c.req.GetBody
 }
 
+// newBody is what getBody makes. A nil one would be read in a goroutine of net/http's, and
+// end the program.
+func (c *trail) newBody() (io.ReadCloser, error) {
+	body, err := c.getBody()()
+	if err == nil && body == nil {
+		err = errNilBody
+	}
+	return body, err
+}
+
 type callContextKey int
 
 const (

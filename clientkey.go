@@ -168,7 +168,7 @@ func (c *call) comparableBody(implicit bool) (seen seenBody, known bool, err err
 	case !c.hasBody():
 		return seen, true, nil
 	case c.getBody() != nil:
-		body, err := c.getBody()()
+		body, err := c.newBody()
 		if err != nil {
 			return seen, false, &bodyError{err}
 		}

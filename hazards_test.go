@@ -213,6 +213,67 @@ func TestPrepareThatReplacesTheBodyAndFails(t *testing.T) {
 	}
 }
 
+// A Prepare may put a reader around the body, to sign or count what is sent.
+func TestPrepareMayWrapTheBody(t *testing.T) {
+	for _, rewinds := range []bool{true, false} {
+		var got []string
+		base := roundTrip(func(r *http.Request) (*http.Response, error) {
+			defer r.Body.Close()
+			b, err := io.ReadAll(r.Body)
+			got = append(got, string(b))
+			if err != nil {
+				return nil, err
+			}
+			return &http.Response{StatusCode: 503 - 303*(len(got)/2), ProtoMajor: 1, Header: http.Header{}, Body: http.NoBody}, nil
+		})
+		tr := &oncehttp.Transport{Base: base, BackoffBase: time.Nanosecond, Logger: quiet(), Prepare: func(r *http.Request) error {
+			r.Body = io.NopCloser(io.TeeReader(r.Body, io.Discard))
+			return nil
+		}}
+		spy := &closeSpy{Reader: strings.NewReader("amount=1")}
+		req, _ := http.NewRequest("POST", "http://pay.example/", spy)
+		if rewinds {
+			req.ContentLength = 8
+			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("amount=1")), nil }
+		}
+		resp, err := tr.RoundTrip(req)
+		if err != nil || resp.StatusCode != 200 || !slices.Equal(got, []string{"amount=1", "amount=1"}) {
+			t.Errorf("rewinds=%v: sent %q, error %v", rewinds, got, err)
+		}
+		if !spy.closed.Load() {
+			t.Errorf("rewinds=%v: the caller's body was left open", rewinds)
+		}
+	}
+}
+
+// A Read of a nil body would be in a goroutine of net/http's, where nobody can recover.
+func TestAGetBodyThatReturnsNothing(t *testing.T) {
+	for _, ctx := range []context.Context{context.Background(), oncehttp.WithAction(context.Background(), "refund")} {
+		b := script(errReset, 200)
+		req := newRequest(t, ctx, "POST", "http://pay.example/", "b")
+		req.GetBody = func() (io.ReadCloser, error) { return nil, nil }
+		_, err := (&oncehttp.Transport{Base: b, BackoffBase: time.Nanosecond, Logger: quiet()}).RoundTrip(req)
+		if !errors.Is(err, oncehttp.ErrBody) {
+			t.Errorf("error %v, want one about the body", err)
+		}
+	}
+}
+
+// Whoever recovers from what a reply's reader panics with has no reply to close.
+func TestAReplyThatPanicsIsClosed(t *testing.T) {
+	spy := &closeSpy{Reader: readerFunc(func([]byte) (int, error) { panic("reader") })}
+	tr := &oncehttp.Transport{ReplayReply: 100, Base: script(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, Header: http.Header{}, Body: spy}, nil
+	})}
+	func() {
+		defer func() { recover() }()
+		tr.RoundTrip(newRequest(t, context.Background(), "GET", "http://pay.example/", ""))
+	}()
+	if !spy.closed.Load() {
+		t.Error("the reply was left open")
+	}
+}
+
 func TestRetryAtIsThatOfTheLastAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, last := range []int{200, 404} {

@@ -79,6 +79,7 @@ func (c *call) attempt() {
 		resp.Body = http.NoBody
 	}
 	if resp != nil && c.t.ReplayReply > 0 {
+		c.resp = resp // to be closed if its body panics
 		err = readReply(resp, c.t.ReplayReply, c.req.Method)
 	}
 	end = thisMoment()
@@ -204,8 +205,12 @@ func (c *call) request(timeout time.Duration, start moment) (*http.Request, erro
 		if err != nil && r.Body != nil {
 			r.Body.Close()
 		}
-		if body != nil && (err != nil || r.Body != body) {
-			body.Close()
+		if body != nil && r.Body != body {
+			if err != nil || r.Body == nil || r.Body == http.NoBody {
+				body.Close()
+			} else if a.up != nil {
+				r.Body = &replacedBody{r.Body, body}
+			}
 		}
 		if err != nil {
 			return nil, &prepareError{err}
@@ -245,7 +250,7 @@ func (c *trail) rewind(a *attempt) func() (io.ReadCloser, error) {
 				return nil, errAgain
 			}
 		}
-		body, err := c.getBody()()
+		body, err := c.newBody()
 		if err != nil || a.up == nil {
 			return body, err
 		}
@@ -282,7 +287,7 @@ func (c *call) openBody(a *attempt) (io.ReadCloser, error) {
 		body = c.req.Body
 	default:
 		var err error
-		if body, err = c.getBody()(); err != nil {
+		if body, err = c.newBody(); err != nil {
 			return nil, &bodyError{err}
 		}
 	}
