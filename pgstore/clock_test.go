@@ -53,7 +53,7 @@ func (b *blocker) clock() (now time.Time) {
 func (b *blocker) awaited() time.Duration {
 	b.t.Helper()
 	eventually(b.t, "a statement waits for a lock", func() bool {
-		return b.SQL(b.t, b.db, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") != "0"
+		return query(b.t, b.PG, b.db, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") != "0"
 	})
 	began := b.clock()
 	time.Sleep(150 * time.Millisecond)
@@ -165,7 +165,7 @@ func TestARenewedLeaseBeginsWhenItsRowIsLocked(t *testing.T) {
 			}
 			done()
 			at := fmt.Sprintf("timestamptz '%s'", unlocked.Format(time.RFC3339Nano))
-			if got := pg.SQL(t, db, "select lapses >= "+at+" + '1 hour' and expires >= lapses from oncehttp_records"); got != "t" {
+			if got := query(t, pg, db, "select lapses >= "+at+" + '1 hour' and expires >= lapses from oncehttp_records"); got != "t" {
 				t.Errorf("a row that somebody %s: the lease of an hour began before it was unlocked", what)
 			}
 		}

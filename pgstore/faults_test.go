@@ -258,7 +258,7 @@ func TestBothErrorsOfForgottenStatementsAreNamed(t *testing.T) {
 			// It goes, and the client that has prepared it is given another one.
 			var err error
 			for range 20 { // until PgBouncer has noticed before the client asks
-				pg.SQL(t, db, "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+				query(t, pg, db, "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
 				if err = claim(s); err != nil {
 					break
 				}
@@ -343,7 +343,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	pg := services.Postgres(t)
 	db := pg.Database(t)
 	p := openPool(t, pg.DSN(db), 2)
-	pg.SQL(t, db, `create table somebodys (n int);
+	query(t, pg, db, `create table somebodys (n int);
 		create table later (n int); comment on table later is 'oncehttp records, version 99';
 		create role weak_`+db+` login`)
 	migrated(t, pgstore.New(p, quiet))
@@ -422,7 +422,7 @@ func TestMigrateMayRunAtOnceAndAgainAndNamesAreTakenAsTheyAre(t *testing.T) {
 	pg := services.Postgres(t)
 	db := pg.Database(t)
 	p := openPool(t, pg.DSN(db), 16)
-	pg.SQL(t, db, `create schema "Odd ""schema"`)
+	query(t, pg, db, `create schema "Odd ""schema"`)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -444,8 +444,8 @@ func TestMigrateMayRunAtOnceAndAgainAndNamesAreTakenAsTheyAre(t *testing.T) {
 		}
 	}
 	s := pgstore.New(p, quiet, pgstore.WithTable("by_hand"))
-	pg.SQL(t, db, s.Schema())
-	pg.SQL(t, db, "create role plain_"+db+" login; grant select, insert, update, delete on by_hand to plain_"+db)
+	query(t, pg, db, s.Schema())
+	query(t, pg, db, "create role plain_"+db+" login; grant select, insert, update, delete on by_hand to plain_"+db)
 	s = pgstore.New(openPool(t, strings.Replace(pg.DSN(db), "postgres@", "plain_"+db+"@", 1), 2), quiet, pgstore.WithTable("by_hand"))
 	if err := s.Migrate(context.Background()); err != nil {
 		t.Errorf("Migrate of a table that is there, by a role that could not make it: %v", err)

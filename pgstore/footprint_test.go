@@ -23,19 +23,19 @@ func TestARecordWithoutABodyTakesAtMost400Bytes(t *testing.T) {
 	const rounds, clients = 5, 8
 	for round := range rounds {
 		if round > 0 {
-			pg.SQL(t, db, "vacuum oncehttp_records")
+			query(t, pg, db, "vacuum oncehttp_records")
 		}
 		pgbench(t, pg, db, clients, pgbenchFirst(claim, complete), "-t", strconv.Itoa(records/rounds/clients))
 	}
 	if got := count(t, pg, db, "lapses is null"); got != records {
 		t.Fatalf("got %d done records, want %d", got, records)
 	}
-	bytes := pg.SQL(t, db, "select pg_total_relation_size('oncehttp_records')")
+	bytes := query(t, pg, db, "select pg_total_relation_size('oncehttp_records')")
 	n, err := strconv.ParseFloat(bytes, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s bytes for %d records: %.0f each; %s", bytes, records, n/records, pg.SQL(t, db, `select
+	t.Logf("%s bytes for %d records: %.0f each; %s", bytes, records, n/records, query(t, pg, db, `select
 		'table '||pg_relation_size('oncehttp_records')/100000||', index '||pg_relation_size('oncehttp_records_pkey')/100000||', updates '||n_tup_upd||', heap-only '||n_tup_hot_upd
 		from pg_stat_user_tables where relname='oncehttp_records'`))
 	if n/records > limit {

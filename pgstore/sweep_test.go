@@ -16,7 +16,7 @@ import (
 // so many has expired.
 func fill(t testing.TB, pg *services.PG, db string, n, expired int) {
 	t.Helper()
-	pg.SQL(t, db, fmt.Sprintf(`insert into oncehttp_records (id, key, token, ident, born, expires, holder, head)
+	query(t, pg, db, fmt.Sprintf(`insert into oncehttp_records (id, key, token, ident, born, expires, holder, head)
 		select md5(n::text)::uuid, ('filled '||n)::bytea, decode('01'||md5(n::text), 'hex'), decode(repeat(md5(n::text), 4), 'hex'),
 			now() - interval '1 day', now() + case when n %% %d = 0 then interval '-1 s' else interval '1 day' end, 1, decode(repeat('00', 36), 'hex')
 		from generate_series(1, %d) n`, expired, n))
@@ -24,7 +24,7 @@ func fill(t testing.TB, pg *services.PG, db string, n, expired int) {
 
 func count(t testing.TB, pg *services.PG, db, where string) int {
 	t.Helper()
-	n, err := strconv.Atoi(pg.SQL(t, db, "select count(*) from oncehttp_records where "+where))
+	n, err := strconv.Atoi(query(t, pg, db, "select count(*) from oncehttp_records where "+where))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,10 +123,10 @@ func TestNoStatementReadsTheTable(t *testing.T) {
 	p = openPool(t, pg.DSN(db), 2)
 	s := pgstore.New(p, quiet, pgstore.WithoutListen())
 	fill(t, pg, db, 20_000, 1_000_000)
-	pg.SQL(t, db, "analyze oncehttp_records")
+	query(t, pg, db, "analyze oncehttp_records")
 	ctx := context.Background()
 	scans := func() string {
-		return pg.SQL(t, db, "select seq_scan from pg_stat_user_tables where relname = 'oncehttp_records'")
+		return query(t, pg, db, "select seq_scan from pg_stat_user_tables where relname = 'oncehttp_records'")
 	}
 	before := scans()
 	for i := range 20 { // more than the five that get a plan of their own

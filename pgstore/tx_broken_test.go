@@ -49,7 +49,7 @@ func TestALostAnswerToACommitIsSettled(t *testing.T) {
 			{"the commit did not happen and nobody can ask", goesDown, 1, 1, "0", oncehttp.ErrOutcomeUnknown, oncehttp.ClaimAcquired},
 		} {
 			t.Run(v.name, func(t *testing.T) {
-				l.SQL(t, l.db, "update accounts set cents = 0")
+				query(t, l.PG, l.db, "update accounts set cents = 0")
 				op := newOp(v.name)
 				mustClaim(t, s, op, oncehttp.ClaimAcquired)
 				var ran atomic.Int32
@@ -170,7 +170,7 @@ func TestTransactionsWorkThroughPgBouncer(t *testing.T) {
 			migrated(t, pgstore.NewSQL(openSQL(t, dsn, 8), quiet)).Transactional(),
 		} {
 			t.Cleanup(s.Close)
-			l.SQL(t, l.db, "update accounts set cents = 0")
+			query(t, l.PG, l.db, "update accounts set cents = 0")
 			var ran atomic.Int32
 			var wg sync.WaitGroup
 			for k := range 40 {

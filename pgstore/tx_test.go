@@ -23,14 +23,14 @@ type ledger struct {
 func newLedger(t testing.TB, pg *services.PG) *ledger {
 	t.Helper()
 	l := &ledger{pg, pg.Database(t)}
-	l.SQL(t, l.db, `create table accounts (id int primary key, cents int not null check (cents > -1000));
+	query(t, l.PG, l.db, `create table accounts (id int primary key, cents int not null check (cents > -1000));
 		insert into accounts select n, 0 from generate_series(1, 9) n`)
 	return l
 }
 
 func (l *ledger) cents(t testing.TB, id int) string {
 	t.Helper()
-	return l.SQL(t, l.db, fmt.Sprint("select cents from accounts where id = ", id))
+	return query(t, l.PG, l.db, fmt.Sprint("select cents from accounts where id = ", id))
 }
 
 // inTx runs a statement in the transaction of ctx.

@@ -26,7 +26,7 @@ func TestOperatorsSeeWhatToolsWereRunButNotWhatTheyReturned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			db := pg.Database(t)
-			pg.SQL(t, db, "create schema billing")
+			query(t, pg, db, "create schema billing")
 			p := openPool(t, pg.DSN(db), 8)
 			if view == "" {
 				view = pgstore.ViewName(name)
@@ -73,10 +73,10 @@ func TestOperatorsSeeWhatToolsWereRunButNotWhatTheyReturned(t *testing.T) {
 				res[0].Key + ` refund [redacted, 22 bytes] ok  applied 1 1`,
 			}
 			// Whoever may read the view need not be able to read the table.
-			pg.SQL(t, db, "create role operator_"+db+" login; grant usage on schema billing to operator_"+db)
+			query(t, pg, db, "create role operator_"+db+" login; grant usage on schema billing to operator_"+db)
 			operator := openPool(t, strings.Replace(pg.DSN(db), "postgres@", "operator_"+db+"@", 1), 2)
 			for range 2 {
-				pg.SQL(t, db, "grant select on "+view+" to operator_"+db)
+				query(t, pg, db, "grant select on "+view+" to operator_"+db)
 				rows, err := operator.Query(ctx, `select concat_ws(' ', idempotency_key, tool_name, coalesce(result, ''), status, coalesce(error_type, ''), outcome, attempts, holders)
 					from `+view+` where created_at between now() - interval '1 minute' and now() and expires_at > now() + interval '1 minute' order by tool_name collate "C"`)
 				if err != nil {
@@ -104,10 +104,10 @@ func TestOperatorsSeeWhatToolsWereRunButNotWhatTheyReturned(t *testing.T) {
 					t.Error("who may read the view can read the table")
 				}
 				// An older version's table has no view, and gets it by Migrate.
-				pg.SQL(t, db, "drop view "+view)
+				query(t, pg, db, "drop view "+view)
 				migrated(t, pgstore.New(p, quiet, pgstore.WithTable(name)))
 			}
-			pg.SQL(t, db, s.Schema()) // which may be run again
+			query(t, pg, db, s.Schema()) // which may be run again
 		})
 	}
 }
@@ -115,11 +115,11 @@ func TestOperatorsSeeWhatToolsWereRunButNotWhatTheyReturned(t *testing.T) {
 func TestTheViewLeavesATableOfItsNameAlone(t *testing.T) {
 	pg := services.Postgres(t)
 	db := pg.Database(t)
-	pg.SQL(t, db, "create table tool_executions (mine text); insert into tool_executions values ('kept')")
+	query(t, pg, db, "create table tool_executions (mine text); insert into tool_executions values ('kept')")
 	s := migrated(t, pgstore.New(openPool(t, pg.DSN(db), 2), quiet))
 	t.Cleanup(s.Close)
 	mustClaim(t, s, newOp("k"), oncehttp.ClaimAcquired)
-	if got := pg.SQL(t, db, "select mine from tool_executions"); strings.TrimSpace(got) != "kept" {
+	if got := query(t, pg, db, "select mine from tool_executions"); strings.TrimSpace(got) != "kept" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -26,12 +26,12 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 func listeners(t testing.TB, pg *services.PG, db string) string {
 	t.Helper()
-	return pg.SQL(t, db, "select count(*) from pg_stat_activity where query like 'LISTEN%' and datname = current_database()")
+	return query(t, pg, db, "select count(*) from pg_stat_activity where query like 'LISTEN%' and datname = current_database()")
 }
 
 func flagged(t testing.TB, pg *services.PG, db string) bool {
 	t.Helper()
-	return pg.SQL(t, db, "select count(*) from oncehttp_records where waited") != "0"
+	return query(t, pg, db, "select count(*) from oncehttp_records where waited") != "0"
 }
 
 // wait waits in the background.
@@ -175,7 +175,7 @@ func TestAListenerThatIsLostIsMissedByNobody(t *testing.T) {
 	mustClaim(t, here, op, oncehttp.ClaimAcquired)
 	_, woken := wait(there, op.Key)
 	eventually(t, "the row is flagged", func() bool { return flagged(t, pg, db) })
-	pg.SQL(t, db, "select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%' and datname = current_database()")
+	query(t, pg, db, "select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%' and datname = current_database()")
 	began := time.Now()
 	if err := here.Complete(context.Background(), op, nil, nil, keep); err != nil {
 		t.Fatal(err)
