@@ -41,7 +41,7 @@ func TestACrashFreesTheKeyAtOnce(t *testing.T) {
 				}
 				return c.Status == oncehttp.ClaimAcquired
 			})
-			if d := time.Since(began); d > 10*time.Second { // the lease is an hour
+			if d := time.Since(began); d > 30*time.Second { // the lease is an hour
 				t.Errorf("the key was free %v after the crash", d)
 			}
 			if err := other.Transact(context.Background(), twin, keep, pays(1, 7, &ran)); err != nil {

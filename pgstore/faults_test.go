@@ -101,12 +101,12 @@ func TestAServerThatIsGoneIsAnErrorAndNothingMore(t *testing.T) {
 	mustClaim(t, s, op, oncehttp.ClaimAcquired)
 	p.breakAll(true)
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.Complete(ctx, op, nil, nil, keep); err == nil || errors.Is(err, oncehttp.ErrClaimLost) {
 		t.Errorf("Complete without a server: got error %v", err)
 	}
-	if d := time.Since(began); d > 4*time.Second {
+	if d := time.Since(began); d > 20*time.Second {
 		t.Errorf("a refused connection took %v to be told of", d)
 	}
 	p.up()
@@ -130,7 +130,7 @@ func TestNoKeyRunsTwiceThoughTheServerIsKilled(t *testing.T) {
 	var errs, lost atomic.Int32
 	again := func(call func(ctx context.Context) error) {
 		for {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			err := call(ctx)
 			cancel()
 			if err == nil {
