@@ -535,7 +535,7 @@ func TestAMiddlewareOverTransactions(t *testing.T) {
 	l := newLedger(t, WithBusyTimeout(200*time.Millisecond))
 	stuck := make(chan struct{})
 	var runs atomic.Int32
-	handler := (&oncehttp.Middleware{Store: l.TxStore, Logger: quiet(), Wait: 3 * time.Second}).Handler(
+	handler := (&oncehttp.Middleware{Store: l.TxStore, Logger: quiet(), Wait: time.Minute}).Handler(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			runs.Add(1)
 			if Tx(r.Context()) == nil {

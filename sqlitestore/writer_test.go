@@ -483,7 +483,7 @@ func TestWaitIsWokenByAnotherStoreOnTheFile(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("Wait was not woken by what another store did")
 		}
 	}
@@ -543,7 +543,7 @@ func TestWaitSeesWhatChangedJustBeforeItBegan(t *testing.T) {
 	defer b.waits.leave(op.Key, room)
 	select {
 	case <-room.changed:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("whoever waits is not woken by what has happened already")
 	}
 }
@@ -553,7 +553,7 @@ func TestWaitReturnsWhenTheLeaseLapses(t *testing.T) {
 	if _, err := s.Claim(t.Context(), newOp("k"), 50*time.Millisecond, day); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := s.Wait(ctx, "k"); err != nil {
 		t.Error(err)
