@@ -32,18 +32,25 @@ func (c narrowConn) Read(b []byte) (int, error) {
 	if n := int(c.piece.Load()); n > 0 && n < len(b) {
 		b = b[:n]
 	}
-	if left := c.left.Load(); left == 0 {
-		c.Close()
-		c.left.Store(-1)
-		return 0, io.EOF
-	} else if left > 0 && left < int64(len(b)) {
-		b = b[:left]
+	if c.left.Load() == 0 {
+		return c.cut()
 	}
 	n, err := c.Conn.Read(b)
-	if c.left.Load() >= 0 {
+	// Not sooner: when a write takes long pgx reads beside it, and may have begun this
+	// before it was said where to cut.
+	if left := c.left.Load(); left == 0 {
+		return c.cut()
+	} else if left > 0 {
+		n = min(n, int(left))
 		c.left.Add(-int64(n))
 	}
 	return n, err
+}
+
+func (c narrowConn) cut() (int, error) {
+	c.Close()
+	c.left.Store(-1)
+	return 0, io.EOF
 }
 
 // configured opens a pool of one connection that change has a say in.
@@ -330,17 +337,16 @@ type stuckConn struct {
 }
 
 func (c *stuckConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
 	if !c.stops.Load() {
-		return c.Conn.Read(b)
+		return n, err
 	}
-	if !c.read {
+	if !c.read && err == nil {
 		c.read = true
-		return c.Conn.Read(b[:min(20, len(b))])
+		return min(20, n), nil
 	}
-	ended := make([]byte, 1)
-	for { // what comes is not told
-		if _, err := c.Conn.Read(ended); err != nil {
-			return 0, err
-		}
+	for err == nil { // what comes is not told
+		_, err = c.Conn.Read(b)
 	}
+	return 0, err
 }
