@@ -71,7 +71,7 @@ func (d pool) row(ctx context.Context, sql string, args []any, dest ...any) (boo
 	if d.direct != nil && len(args) > 0 {
 		return d.direct.row(ctx, c.Conn(), sql, args, dest)
 	}
-	ctx, done := lateContext(ctx)
+	ctx, done := lateContext(ctx, overtime)
 	defer done()
 	return found(c.QueryRow(ctx, sql, args...).Scan(dest...))
 }
@@ -84,7 +84,7 @@ func found(err error) (bool, error) {
 }
 
 func (d pool) rows(ctx context.Context, sql string, args []any, each func(scan func(dest ...any) error) error) error {
-	ctx, done := lateContext(ctx)
+	ctx, done := lateContext(ctx, overtime)
 	defer done()
 	rows, err := d.p.Query(ctx, sql, args...)
 	if err != nil {
@@ -144,7 +144,7 @@ func (p *poolSession) row(ctx context.Context, sql string, args []any, dest ...a
 	if p.direct != nil && len(args) > 0 {
 		return p.direct.row(ctx, p.c.Conn(), sql, args, dest)
 	}
-	ctx, done := lateContext(ctx)
+	ctx, done := lateContext(ctx, overtime)
 	defer done()
 	return found(p.c.QueryRow(ctx, sql, args...).Scan(dest...))
 }

@@ -14,13 +14,21 @@ import (
 // takes effect, perhaps after the caller was told that it failed.
 const overtime = 100 * time.Millisecond
 
-// lateContext returns a context that ends a moment after ctx. Call done after use.
-func lateContext(ctx context.Context) (late context.Context, done func()) {
+// lateContext returns a context that ends some time after ctx. Call done after use.
+func lateContext(ctx context.Context, by time.Duration) (late context.Context, done func()) {
 	if ctx.Done() == nil {
 		return ctx, func() {}
 	}
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(overtime, cancel) })
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(by)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-late.Done():
+		}
+	})
 	return late, func() {
 		stop()
 		cancel()

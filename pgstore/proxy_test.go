@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // A proxy stands between a pool and its server, and breaks connections when they
@@ -22,7 +23,8 @@ type proxy struct {
 	down  bool
 	conns map[net.Conn]bool
 	met   int
-	sent  int // what clients have sent, counted in reads
+	told  func() // of what isLate
+	sent  int    // what clients have sent, counted in reads
 }
 
 type fault int
@@ -38,6 +40,8 @@ const (
 	// losesReplyAndGoesDown: as losesReply, and nobody else is or can be connected
 	// until up.
 	losesReplyAndGoesDown
+	// isLate: told is called, and the server gets the statement a while later.
+	isLate
 )
 
 func newProxy(t testing.TB, target string) *proxy {
@@ -178,6 +182,9 @@ func (p *proxy) serve(client net.Conn) {
 		switch f, hit := p.see(client, b[:n]); {
 		case hit && (f == losesRequest || f == goesDown):
 			return
+		case hit && f == isLate:
+			p.told()
+			time.Sleep(300 * time.Millisecond)
 		case hit:
 			muted.Store(true)
 		}

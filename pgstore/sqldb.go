@@ -13,13 +13,13 @@ import (
 type sqlDB struct{ db *sql.DB }
 
 func (d sqlDB) row(ctx context.Context, q string, args []any, dest ...any) (bool, error) {
-	ctx, done := lateContext(ctx)
+	ctx, done := lateContext(ctx, overtime)
 	defer done()
 	return found(d.db.QueryRowContext(ctx, q, args...).Scan(dest...))
 }
 
 func (d sqlDB) rows(ctx context.Context, q string, args []any, each func(scan func(dest ...any) error) error) error {
-	ctx, done := lateContext(ctx)
+	ctx, done := lateContext(ctx, overtime)
 	defer done()
 	rows, err := d.db.QueryContext(ctx, q, args...)
 	if err != nil {
@@ -87,7 +87,7 @@ type sqlSession struct {
 }
 
 func (s *sqlSession) row(ctx context.Context, q string, args []any, dest ...any) (bool, error) {
-	ctx, done := lateContext(ctx)
+	ctx, done := lateContext(ctx, overtime)
 	defer done()
 	return found(s.c.QueryRowContext(ctx, q, args...).Scan(dest...))
 }

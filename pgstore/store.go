@@ -61,7 +61,8 @@ type Store struct {
 // maxKey is the longest key, in bytes.
 const maxKey = 2048
 
-// closing is how long the end of a connection or a rollback may take.
+// closing is how long the end of a connection or a rollback may take, and how much
+// longer than its context what is done to a held claim.
 const closing = 5 * time.Second
 
 // An Option changes what New and NewSQL make.

@@ -268,6 +268,8 @@ func (t *TxStore) hold(sl *slot, c oncehttp.Claim, op oncehttp.Op, sess session,
 // holds reports whether a held session still holds the row, and drops it if it
 // does not.
 func (t *TxStore) holds(ctx context.Context, sl *slot) bool {
+	ctx, done := lateContext(ctx, closing) // torn off, it would give the key away
+	defer done()
 	if yes, err := t.locks(ctx, sl.sess, &sl.op); yes && err == nil {
 		return true
 	}
@@ -303,6 +305,8 @@ func (t *TxStore) lapse(sl *slot) {
 
 // finish runs a statement that ends a held claim, and commits it.
 func (t *TxStore) finish(ctx context.Context, sl *slot, sql string, rest ...any) error {
+	ctx, done := lateContext(ctx, closing) // half of it would give the key away
+	defer done()
 	sess := t.drop(sl)
 	defer sess.release()
 	var notified bool

@@ -179,6 +179,49 @@ func TestExactlyOnceThoughConnectionsBreak(t *testing.T) {
 	})
 }
 
+// The key of a claim that waits to be run is held by its connection. That of a call
+// whose context ends is not torn off, which would give the key away.
+func TestACallThatIsCancelledDoesNotGiveAHeldKeyAway(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		p := newProxy(t, l.Addr())
+		s, other := connect(t, throughProxy(l, p)), connect(t, l.DSN(l.db))
+		for _, v := range []struct {
+			name, text string
+			call       func(ctx context.Context, op oncehttp.Op) error
+			then       oncehttp.ClaimStatus
+		}{
+			{"Complete", "UPDATE", func(ctx context.Context, op oncehttp.Op) error {
+				return s.Complete(ctx, op, []byte("head"), nil, keep)
+			}, oncehttp.ClaimDone},
+			{"Renew", "SELECT true", func(ctx context.Context, op oncehttp.Op) error {
+				return s.Renew(ctx, op, lease)
+			}, oncehttp.ClaimRunning},
+			{"Renew with a lease of 0", "UPDATE", func(ctx context.Context, op oncehttp.Op) error {
+				return s.Renew(ctx, op, 0)
+			}, oncehttp.ClaimOrphaned},
+		} {
+			op := newOp(v.name)
+			mustClaim(t, s, op, oncehttp.ClaimAcquired)
+			time.Sleep(300 * time.Millisecond) // longer than a claim has to lock its row
+			ctx, cancel := context.WithCancel(t.Context())
+			p.told = cancel
+			p.arm(isLate, 1, v.text)
+			err := v.call(ctx, op)
+			if ctx.Err() == nil {
+				t.Errorf("%s was not cancelled", v.name)
+			}
+			time.Sleep(400 * time.Millisecond) // until the server has noticed what was torn off
+			c, claimed := other.Claim(t.Context(), newOp(op.Key), lease, keep)
+			if err != nil || claimed != nil || c.Status != v.then {
+				t.Errorf("%s: got error %v, and then a claim gets %v, %v; want %v", v.name, err, c.Status, claimed, v.then)
+			}
+		}
+	})
+}
+
 func TestTransactionsWorkThroughPgBouncer(t *testing.T) {
 	pg := services.Postgres(t)
 	l := newLedger(t, pg)
