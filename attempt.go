@@ -14,7 +14,7 @@ import (
 // somebody asks: a Base that answers from memory waits for no timer.
 type attempt struct {
 	c     *trail
-	in    *timeouts                 // the Transport's, or its own
+	t     *Transport
 	sent  http.Request              // what Base gets
 	up    *upload                   // its body; nil: it has none, or one that net/http knows to be in memory
 	reply io.ReadCloser             // its response's body
@@ -23,9 +23,7 @@ type attempt struct {
 	start   moment
 	timeout time.Duration // 0: none
 
-	// Its place in the timeouts.
-	prev, next *attempt
-	due        moment // 0: it has none
+	alarm alarm[*attempt] // of its timeout
 
 	// What can be waited for, nil until somebody asks. One of them: see wake.
 	done chan struct{}
@@ -38,7 +36,7 @@ type attempt struct {
 	ends     bool        // its context may end before the call's
 	watch    bool        // its certainty matters
 	strict   bool        // the time is fixed, whatever moves
-	timed    bool        // it was added to the timeouts
+	timed    bool        // somebody waits, and so the timeout is kept
 	over     bool        // the headers are there, or never will be
 	timedOut bool
 	starved  bool // while it waited for the caller's body
@@ -144,7 +142,7 @@ func (a *attempt) wake() *madeContext {
 	if a.done != nil || made != nil {
 		return made
 	}
-	if a.in.t.overNetHTTP() && a.c.Done() == nil {
+	if a.t.overNetHTTP() && a.c.Done() == nil {
 		a.done = make(chan struct{})
 		if a.closed {
 			close(a.done)
@@ -205,29 +203,34 @@ func (a *attempt) wait() {
 		return
 	}
 	a.timed = true
-	a.in.add(a, a.lateAt())
+	a.t.timeouts.add(&a.alarm, a, a.timedFrom(), a.timeout)
 }
 
-// lateAt is when the timeout is over. It starts anew when the body moves.
-func (a *attempt) lateAt() moment {
+// timedFrom is when the timeout begins. It starts anew when the body moves.
+func (a *attempt) timedFrom() moment {
 	from := a.start
 	if a.up != nil && !a.strict {
 		if moved := moment(a.up.moved.Load()); moved != 0 {
 			from = max(from, moved)
 		}
 	}
-	return from.after(min(a.timeout, longest))
+	return from
 }
 
-// expire ends the attempt if its timeout is over, and otherwise waits for the rest
+// late reports whether the timeout is over.
+func (a *attempt) late(now moment) bool {
+	return a.timedFrom().after(min(a.timeout, longest)) <= now
+}
+
+// timeUp ends the attempt if its timeout is over, and otherwise waits for the rest
 // of it.
-func (a *attempt) expire(now moment) {
+func (a *attempt) timeUp() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.over {
 		return
 	}
-	if a.lateAt() > now {
+	if !a.late(thisMoment()) {
 		a.wait()
 		return
 	}
@@ -247,9 +250,9 @@ func (a *attempt) settle(now moment) (late bool) {
 	switch {
 	case a.over:
 	case a.timed:
-		a.in.remove(a)
+		a.t.timeouts.remove(&a.alarm)
 	default: // nobody could have noticed a timer
-		a.timedOut = a.lateAt() <= now
+		a.timedOut = a.late(now)
 	}
 	a.over = true
 	return a.timedOut
@@ -263,7 +266,7 @@ func (a *attempt) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timed && !a.over {
-		a.in.remove(a)
+		a.t.timeouts.remove(&a.alarm)
 	}
 	a.over = true
 	a.ended.Store(true)

@@ -33,7 +33,7 @@ func (a *attempt) hooks() *httptrace.ClientTrace {
 	t := a.trace.Load()
 	if t == nil {
 		t = new(connTrace)
-		if a.in.t.overNetHTTP() {
+		if a.t.overNetHTTP() {
 			// net/http's own: it proves something if no connection was obtained.
 			t.GetConn = func(string) { t.asked.Store(true) }
 		}
@@ -88,10 +88,10 @@ func (a *attempt) overHTTP2(conn net.Conn) bool {
 	if tlsConn, ok := conn.(*tls.Conn); ok {
 		return tlsConn.ConnectionState().NegotiatedProtocol == "h2"
 	}
-	if t, ok := a.in.t.base().(*http.Transport); ok && t.Protocols != nil && t.Protocols.UnencryptedHTTP2() {
+	if t, ok := a.t.base().(*http.Transport); ok && t.Protocols != nil && t.Protocols.UnencryptedHTTP2() {
 		return true
 	}
-	return a.in.t.hostOf(a.c.req.URL).v.proto.Load() == 2
+	return a.t.hostOf(a.c.req.URL).v.proto.Load() == 2
 }
 
 // traced returns a's trace, if a Base has looked for it.

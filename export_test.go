@@ -6,8 +6,8 @@ import "testing"
 // on, which allocates too.
 const RaceEnabled = raceEnabled
 
-// BubblesShareTimers has attempts in synctest bubbles share a timer, as they do outside,
-// until the end of the test.
+// BubblesShareTimers has those who wait in a synctest bubble share a timer, as they do
+// outside, until the end of the test.
 func BubblesShareTimers(t testing.TB) {
 	bubblesShare.Store(true)
 	t.Cleanup(func() { bubblesShare.Store(false) })

@@ -81,8 +81,8 @@ type Once struct {
 
 	busy      busy
 	rooms     rooms
-	deadlines deadlines
-	beats     beats
+	deadlines sharedTimer[*callCtx]
+	beats     sharedTimer[*run] // the first of each run
 }
 
 const (
@@ -513,7 +513,7 @@ func (o *Once) giveBack(r *claiming) {
 
 // execute runs the work of a claim that was acquired.
 func (o *Once) execute(r *run, w work) (a Answer, err error) {
-	o.beats.add(r)
+	o.beats.add(&r.alarm, r, momentOf(r.acquired), o.lease()/3)
 	returned := false
 	defer func() {
 		// Not recover: the panic goes on, and its stack stays whole for whoever

@@ -28,6 +28,7 @@ func (s *renewing) Renew(ctx context.Context, op oncehttp.Op, lease time.Duratio
 // Many runs start at different times and end in another order: each is renewed every
 // third of its own lease for as long as it runs, and never again.
 func TestEveryRunHasItsOwnHeartbeat(t *testing.T) {
+	oncehttp.BubblesShareTimers(t)
 	synctest.Test(t, func(t *testing.T) {
 		const lease = 30 * time.Second
 		store := &renewing{MemoryStore: &oncehttp.MemoryStore{}, at: make(map[string][]time.Time)}
@@ -64,7 +65,7 @@ func TestEveryRunHasItsOwnHeartbeat(t *testing.T) {
 	})
 }
 
-// A Once may outlive a bubble: its timer, which does not, must not be in the way.
+// A Once may outlive a bubble.
 func TestHeartbeatsOutliveABubble(t *testing.T) {
 	store := &renewing{MemoryStore: &oncehttp.MemoryStore{}, at: make(map[string][]time.Time)}
 	o := &oncehttp.Once{Store: store, Lease: 3 * time.Second, Logger: quiet()}

@@ -25,6 +25,7 @@ func (c *claiming) Claim(ctx context.Context, op oncehttp.Op, lease, keep time.D
 func doNothing(context.Context) (head, body []byte, err error) { return nil, nil, nil }
 
 func TestEveryStoreCallEndsAtItsOwnDeadline(t *testing.T) {
+	oncehttp.BubblesShareTimers(t)
 	synctest.Test(t, func(t *testing.T) {
 		const lease, patience = 3 * time.Second, time.Second // a third of the lease
 		var mu sync.Mutex

@@ -73,27 +73,28 @@ func (r *claiming) detached() context.Context {
 // A run is one call's claim on a key. It is also the context of the work.
 type run struct {
 	claiming
-	transaction bool // the store's transaction holds the claim
-
 	saidRelease, saidUnknown atomic.Bool
 
-	died bool    // the work panicked, or ended its goroutine
-	fate *Answer // then: what became of its key
+	transaction bool // the store's transaction holds the claim
+	died        bool // the work panicked, or ended its goroutine
+
+	// Under mu. They are here because there is room.
+	lost    bool // the claim was, while the work ran
+	over    bool // the work has returned
+	stopped bool // no more heartbeat
+	failing bool // the last renewal failed
+
+	fate *Answer // if it died: what became of its key
 
 	mu       sync.Mutex
 	std      context.Context // made when it is first needed; see context
 	cancel   context.CancelCauseFunc
 	stopStd  context.CancelFunc
-	lost     bool          // the claim was, while the work ran
-	over     bool          // the work has returned
-	stopped  bool          // no more heartbeat
 	beat     *time.Timer   // from the first heartbeat on
 	beatCall *callCtx      // the renewal that is under way
 	beatDone chan struct{} // closed when it is over
-	failing  bool          // the last renewal failed
 
-	waits              bool // in beats, until its first heartbeat
-	prevBeat, nextBeat *run
+	alarm alarm[*run] // of its first heartbeat
 }
 
 var errTimeout = errors.New("oncehttp: the work ran longer than its Timeout allows")
@@ -109,6 +110,9 @@ func (r *claiming) log(level slog.Level, msg string, args ...any) {
 
 // deadline is the end of the work's time.
 func (r *run) deadline() time.Time { return r.acquired.Add(r.once.timeout()) }
+
+// timeUp is the first heartbeat.
+func (r *run) timeUp() { r.heartbeat() }
 
 // heartbeat renews the claim once. The timer is armed first, so that a store
 // that hangs holds up neither the next renewal nor anything else.
@@ -203,7 +207,7 @@ func (r *run) stop() {
 	}
 	call, done := r.beatCall, r.beatDone
 	r.mu.Unlock()
-	r.once.beats.remove(r)
+	r.once.beats.remove(&r.alarm)
 	if call == nil {
 		return
 	}

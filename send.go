@@ -52,7 +52,7 @@ func (c *call) attempt() {
 		timeout = limit
 	}
 
-	r, err := c.request(timeout, start)
+	r, err := c.request(timeout)
 	a = c.latest
 	if err != nil {
 		c.refuse(err, time.Time{})
@@ -177,12 +177,12 @@ func (c *call) failed(try *Attempt, r *http.Request, resp *http.Response, late b
 }
 
 // request builds the private copy of the caller's request that Base gets.
-func (c *call) request(timeout time.Duration, start moment) (*http.Request, error) {
+func (c *call) request(timeout time.Duration) (*http.Request, error) {
 	unsafe := !c.safe
 	if c.n == 0 && timeout <= 0 && c.t.ReplayReply == 0 && !unsafe && !c.hasBody() && c.t.Prepare == nil && !c.key.changesHeader() {
 		return c.show(), nil
 	}
-	a := &attempt{c: c.trail, in: c.t.timeoutsOf(start), watch: unsafe, ends: timeout > 0 || c.t.ReplayReply > 0 || unsafe && !c.hasBody()}
+	a := &attempt{c: c.trail, t: c.t, watch: unsafe, ends: timeout > 0 || c.t.ReplayReply > 0 || unsafe && !c.hasBody()}
 	c.latest = a
 	a.sent = *c.req.WithContext(a)
 	r := &a.sent

@@ -130,7 +130,7 @@ type Transport struct {
 	budget  *Budget
 	bad     error // a field that makes no sense
 
-	timeouts timeouts // of attempts
+	timeouts sharedTimer[*attempt]
 }
 
 const (
@@ -155,7 +155,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (t *Transport) init() {
-	t.timeouts.t = t
+	t.timeouts.stops = true
 	if t.breaker = t.Breaker; t.breaker == nil {
 		t.breaker = new(Breaker)
 	}

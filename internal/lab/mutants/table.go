@@ -145,7 +145,7 @@ var mutants = []mutant{
 		`	case x.held.saidUnknown.Load() && (frees || fails):
 		return verdictRecord`},
 	{"the heartbeat is missing", "once.go",
-		`	o.beats.add(r)
+		`	o.beats.add(&r.alarm, r, momentOf(r.acquired), o.lease()/3)
 `,
 		``},
 	{"the heartbeat beats once", "once_run.go",
@@ -167,7 +167,7 @@ var mutants = []mutant{
 	}
 	call, done := r.beatCall, r.beatDone
 	r.mu.Unlock()
-	r.once.beats.remove(r)`,
+	r.once.beats.remove(&r.alarm)`,
 		`	call, done := r.beatCall, r.beatDone
 	r.mu.Unlock()`},
 	{"the work is not told that its claim is lost", "once_run.go",
@@ -362,7 +362,7 @@ var mutants = []mutant{
 		`c.getBody() != nil`},
 	{"an attempt's timer is not stopped", "attempt.go",
 		`	case a.timed:
-		a.in.remove(a)`,
+		a.t.timeouts.remove(&a.alarm)`,
 		`	case a.timed:`},
 	{"an answer that is not used is not closed", "call.go",
 		`		drain(c.resp)
