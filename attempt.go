@@ -167,21 +167,21 @@ func (t *Transport) overNetHTTP() bool {
 	return ok
 }
 
-// close ends the context. a.mu is held.
-func (a *attempt) close() {
+// close ends the context. a.mu is held, and what is returned is to be canceled when it no
+// longer is, unless it is nil: that asks the caller's context, which may block, and the
+// call should end without it.
+func (a *attempt) close() *madeContext {
 	if a.closed {
-		return
+		return nil
 	}
 	a.closed = true
-	if made := a.made.Load(); made != nil {
-		made.cancel()
-	}
 	if a.done != nil {
 		close(a.done)
 	}
 	for ; a.after != nil; a.after = a.after.next {
 		go a.after.f()
 	}
+	return a.made.Load()
 }
 
 // bound limits the wait for headers.
@@ -226,17 +226,20 @@ func (a *attempt) late(now moment) bool {
 // of it.
 func (a *attempt) timeUp() {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.over {
-		return
-	}
-	if !a.late(thisMoment()) {
+	var made *madeContext
+	switch {
+	case a.over:
+	case !a.late(thisMoment()):
 		a.wait()
-		return
+	default:
+		a.over, a.timedOut = true, true
+		a.starved = a.up != nil && a.up.asking.Load()
+		made = a.close()
 	}
-	a.over, a.timedOut = true, true
-	a.starved = a.up != nil && a.up.asking.Load()
-	a.close()
+	a.mu.Unlock()
+	if made != nil {
+		made.cancel()
+	}
 }
 
 // settle says that the wait for headers is over, and reports whether it was
@@ -264,11 +267,14 @@ func (a *attempt) end() {
 		return
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.timed && !a.over {
 		a.t.timeouts.remove(&a.alarm)
 	}
 	a.over = true
 	a.ended.Store(true)
-	a.close()
+	made := a.close()
+	a.mu.Unlock()
+	if made != nil {
+		made.cancel()
+	}
 }

@@ -12,3 +12,15 @@ func BubblesShareTimers(t testing.TB) {
 	bubblesShare.Store(true)
 	t.Cleanup(func() { bubblesShare.Store(false) })
 }
+
+// AttemptsWaiting is how many attempts of tr wait for their timeouts.
+func AttemptsWaiting(tr *Transport) int {
+	s := &tr.timeouts
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.own)
+	for a := s.first; a != nil; a = a.next {
+		n++
+	}
+	return n
+}

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,6 +156,44 @@ func TestTimeoutsInManyBubbles(t *testing.T) {
 	}
 }
 
+// A blockingContext can be made to block whoever asks for its end.
+type blockingContext struct {
+	context.Context
+	blocks atomic.Bool
+	goOn   chan bool
+}
+
+func (c *blockingContext) Done() <-chan struct{} {
+	if c.blocks.Load() {
+		<-c.goOn
+	}
+	return c.Context.Done()
+}
+
+// Package context asks the caller's context when the attempt's ends. That holds up neither
+// the call nor the timeouts of others.
+func TestACallersContextHoldsUpNoTimeout(t *testing.T) {
+	oncehttp.BubblesShareTimers(t)
+	synctest.Test(t, func(t *testing.T) {
+		tr := &oncehttp.Transport{Base: waiting, Attempts: 1, AttemptTimeout: time.Minute, Breaker: &oncehttp.Breaker{Disabled: true}}
+		ctx := &blockingContext{Context: t.Context(), goOn: make(chan bool)}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			start := time.Now()
+			tr.RoundTrip(newRequest(t, ctx, "GET", "http://a.example/", ""))
+			if got := time.Since(start); got != time.Minute {
+				t.Errorf("the call itself took %v, want %v", got, time.Minute)
+			}
+		})
+		time.Sleep(time.Second)
+		ctx.blocks.Store(true)
+		takes(t, tr, "GET", "http://a.example/", "", time.Minute)
+		takes(t, tr, "GET", "http://a.example/", "2s", 2*time.Second)
+		close(ctx.goOn)
+		wg.Wait()
+	})
+}
+
 // What holds an attempt lets go of it with its answer, though others still wait and the
 // caller's context goes on.
 func TestAnAnsweredAttemptIsForgotten(t *testing.T) {
@@ -178,16 +217,19 @@ func TestAnAnsweredAttemptIsForgotten(t *testing.T) {
 			var wg sync.WaitGroup
 			defer wg.Wait()
 			defer cancel()
+			waiting := 0
 			waits := func() {
 				wg.Go(func() { tr.RoundTrip(newRequest(t, ctx, "GET", srv.URL, "")) })
-				time.Sleep(20 * time.Millisecond)
+				for waiting++; oncehttp.AttemptsWaiting(tr) < waiting; {
+					time.Sleep(time.Millisecond)
+				}
 			}
 			freed := make(chan bool)
 			call := func() {
 				held := new([1 << 10]byte)
 				runtime.SetFinalizer(held, func(any) { close(freed) })
 				r := newRequest(t, context.WithValue(ctx, held, held), "GET", srv.URL, "")
-				r.Header.Set("Answer-After", "30ms")
+				r.Header.Set("Answer-After", "1ms")
 				resp, err := tr.RoundTrip(r)
 				if err != nil {
 					t.Fatal(err)
