@@ -51,6 +51,12 @@ func fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, b
 }
 
 func (f *fingerprinter) fingerprint(host, rawQuery, contentType, contentEncoding, ifMatch string, body []byte) [32]byte {
+	f.take(host, rawQuery, contentType, contentEncoding, ifMatch, body)
+	return f.digest()
+}
+
+// take takes what digest makes the fingerprint of.
+func (f *fingerprinter) take(host, rawQuery, contentType, contentEncoding, ifMatch string, body []byte) {
 	if f.buf == nil {
 		f.buf = make([]byte, 0, 1<<10)
 	}
@@ -60,7 +66,6 @@ func (f *fingerprinter) fingerprint(host, rawQuery, contentType, contentEncoding
 	f.query(rawQuery)
 	f.string(ifMatch)
 	f.content(contentType, contentEncoding, body, 0)
-	return f.digest()
 }
 
 const fingerprintDomain = "oncehttp-fingerprint/v1\x00"

@@ -25,6 +25,30 @@ func (x *memIndex) segment(hash uint64) (g *memSegment, rest uint32) {
 	return &x[hash%uint64(len(x))], uint32(hash / uint64(len(x)))
 }
 
+// home is the slot where the search for a hash begins, or nil.
+func (x *memIndex) home(hash uint64) *memSlot {
+	g, at := x.segment(hash)
+	if g.n == 0 {
+		return nil
+	}
+	return &g.slots[at&uint32(len(g.slots)-1)]
+}
+
+// next searches from a slot on for a hash, and returns the record that has it and the
+// slot to go on from, or 0.
+func (g *memSegment) next(hash, at uint32) (id memRef, after uint32) {
+	if g.n == 0 {
+		return 0, 0
+	}
+	mask := uint32(len(g.slots) - 1)
+	for at &= mask; g.slots[at].id != 0; at = (at + 1) & mask {
+		if g.slots[at].hash == hash {
+			return g.slots[at].id, at + 1
+		}
+	}
+	return 0, 0
+}
+
 // put adds a record.
 func (x *memIndex) put(hash uint64, id memRef) {
 	g, rest := x.segment(hash)

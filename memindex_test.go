@@ -46,11 +46,8 @@ func TestMemIndex(t *testing.T) {
 // all are the records that find looks at for a hash.
 func (x *memIndex) all(hash uint64) (ids []memRef) {
 	g, rest := x.segment(hash)
-	mask := uint32(len(g.slots) - 1)
-	for at := rest & mask; g.slots[at].id != 0; at = (at + 1) & mask {
-		if g.slots[at].hash == rest {
-			ids = append(ids, g.slots[at].id)
-		}
+	for id, at := g.next(rest, rest); id != 0; id, at = g.next(rest, at) {
+		ids = append(ids, id)
 	}
 	return ids
 }

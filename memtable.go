@@ -69,21 +69,20 @@ func (t *memTable) init() {
 
 // find returns the record of a key, or nil.
 func (t *memTable) find(key string) *memRecord {
-	hash := t.hash(key)
-	g, at := t.index.segment(hash)
-	if g.n == 0 {
-		return nil
-	}
-	rest, mask := at, uint32(len(g.slots)-1)
-	for at &= mask; g.slots[at].id != 0; at = (at + 1) & mask {
-		if g.slots[at].hash != rest {
-			continue
-		}
-		if r := t.at(g.slots[at].id); string(t.keyOf(r)) == key {
+	g, rest := t.index.segment(t.hash(key))
+	for id, at := g.next(rest, rest); id != 0; id, at = g.next(rest, at) {
+		if r := t.at(id); string(t.keyOf(r)) == key {
 			return r
 		}
 	}
 	return nil
+}
+
+// likely returns the record that find will look at first for a key with this hash, or nil.
+func (t *memTable) likely(hash uint64) *memRecord {
+	g, rest := t.index.segment(hash)
+	id, _ := g.next(rest, rest)
+	return t.at(id)
 }
 
 func (t *memTable) hash(key string) uint64 { return maphash.String(t.seed, key) >> t.coarse }
@@ -228,6 +227,9 @@ func (t *memTable) at(id memRef) *memRecord {
 		return nil
 	}
 	sl, i := t.slab(id)
+	if sl == nil { // if we did not look, the program would, at the slab, whose beginning no cache has
+		panic("oncehttp: a record has no slab")
+	}
 	return &sl.records[i]
 }
 

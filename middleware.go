@@ -394,6 +394,11 @@ func (x *exchange) prepare(h *requestHeader) *Refusal {
 		}
 	}
 	x.r.op.Key = RecordKey(scope, x.r.method, x.r.path, x.callerKey)
+	mem, _ := m.Store.(*MemoryStore)
+	var ahead uint64
+	if mem != nil {
+		ahead = mem.fetchSlot(x.r.op.Key)
+	}
 	x.out.Key = logKey(x.r.op.Key)
 	if scope == "" {
 		x.r.op.Binding = h.binding(r, x.callerKey)
@@ -405,7 +410,11 @@ func (x *exchange) prepare(h *requestHeader) *Refusal {
 	if x.form != "" {
 		data = []byte(x.form)
 	}
-	x.r.op.Fingerprint = x.f.fingerprint(r.Host, r.URL.RawQuery, joined(h.contentType), joined(h.contentEncoding), joined(h.ifMatch), data)
+	x.f.take(r.Host, r.URL.RawQuery, joined(h.contentType), joined(h.contentEncoding), joined(h.ifMatch), data)
+	if mem != nil {
+		mem.fetchRecord(ahead)
+	}
+	x.r.op.Fingerprint = x.f.digest()
 	return nil
 }
 
