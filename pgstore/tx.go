@@ -220,7 +220,9 @@ func (t *TxStore) claimAndLock(ctx context.Context, w wanted) (oncehttp.Claim, s
 		sess.release()
 		return c, nil, err
 	}
-	if locked, err := t.lock(ctx, sess, w.op); !locked {
+	late, done := lateContext(ctx, closing) // a claim that is not locked is half of one
+	defer done()
+	if locked, err := t.lock(late, sess, w.op); !locked {
 		sess.release()
 		return oncehttp.Claim{}, nil, err
 	}

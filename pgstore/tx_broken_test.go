@@ -202,6 +202,14 @@ func TestACallThatIsCancelledDoesNotGiveAHeldKeyAway(t *testing.T) {
 			{"Renew with a lease of 0", "UPDATE", func(ctx context.Context, op oncehttp.Op) error {
 				return s.Renew(ctx, op, 0)
 			}, oncehttp.ClaimOrphaned},
+			// It has taken the key, and is about to lock it.
+			{"TakeOver", "BEGIN", func(ctx context.Context, op oncehttp.Op) error {
+				if err := s.Renew(context.Background(), op, 0); err != nil {
+					t.Error(err)
+				}
+				_, err := s.TakeOver(ctx, newOp(op.Key), lease, keep)
+				return err
+			}, oncehttp.ClaimRunning},
 		} {
 			op := newOp(v.name)
 			mustClaim(t, s, op, oncehttp.ClaimAcquired)
