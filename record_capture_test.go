@@ -655,7 +655,7 @@ func TestCaptureGivesUpAClientThatStopsReading(t *testing.T) {
 			fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
 			select {
 			case <-wrote:
-			case <-time.After(10 * time.Second):
+			case <-time.After(30 * time.Second):
 				t.Fatal("the handler is held up")
 			}
 			if all := outcomes.want(t, OutcomeRan); len(all) == 1 && !all[0].Recorded {

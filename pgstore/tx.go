@@ -69,7 +69,9 @@ func WithIsolation(level sql.IsolationLevel) TxOption {
 func WithRuns(n int) TxOption { return func(o *txOptions) { o.runs = n } }
 
 // WithSettle sets how long to look for the outcome of a commit whose reply was
-// lost. Without it that is 5 s. The outcome is unknown when that is over.
+// lost. Without it that is 5 s. The outcome is unknown when that is over. Recording
+// what work answered, and its commit, may take as long, whatever the caller's time.
+// It must leave the time to connect to the server again.
 func WithSettle(d time.Duration) TxOption { return func(o *txOptions) { o.settle = d } }
 
 const (
