@@ -132,7 +132,7 @@ func (c *capture) take(h http.Header) {
 	if c.header == nil {
 		c.header, c.values = c.fieldRoom[:0], c.valueRoom[:0]
 	} else { // since a 1xx, after which h may have values of the room
-		c.header, c.values = nil, nil
+		c.header, c.values = []field{}, nil
 	}
 	for name, values := range h {
 		switch {
