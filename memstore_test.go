@@ -907,7 +907,7 @@ func memCheck(t *testing.T, s *MemoryStore) {
 func BenchmarkMemoryStore(b *testing.B) {
 	head, body := make([]byte, 100), make([]byte, 100)
 	for _, n := range []int{100, 10_000, 1_000_000} {
-		s := &MemoryStore{MaxRecords: 1 << 40, MaxBytes: 1 << 40}
+		s := &MemoryStore{MaxRecords: 1 << 30, MaxBytes: 1 << 40}
 		for i := range n {
 			op := memOp(i)
 			s.Claim(memCtx, op, time.Second, time.Hour)
