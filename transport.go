@@ -109,8 +109,9 @@ type Transport struct {
 	Burst int
 
 	// Prepare is called before each attempt with a private copy of the
-	// request, key included, to sign or date it anew. An error ends the
-	// request.
+	// request, key included, to sign or date it anew. It may put another body
+	// in place, also one that reads from the body that it found. An error ends
+	// the request.
 	Prepare func(*http.Request) error
 
 	// OnAttempt is called after each attempt, before the decision about the
