@@ -37,6 +37,7 @@ type load struct {
 	refusals map[string]int // answers that were none, by what they said
 	firsts   []time.Duration
 	slowest  time.Duration // the longest time until a client was told that the store cannot be reached
+	longest  time.Duration // the longest request
 	last     time.Time     // when something was last answered as done
 	seen     int           // the victim's lives in which something new was done
 }
@@ -209,6 +210,7 @@ func (l *load) ask(ctx context.Context, e errand) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.longest = max(l.longest, ended.Sub(began))
 	answered := true
 	switch kind := problem(status, header, body); {
 	case ctx.Err() != nil:

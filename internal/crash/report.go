@@ -35,6 +35,10 @@ type Report struct {
 	// Refusals counts the answers after which a client had to ask again.
 	Refusals map[string]int
 
+	// Request is the longest request. Where Longest is much longer, actions waited
+	// for their turn, and not for the victim.
+	Request time.Duration
+
 	// Longest is the longest time from the first request for an action to its
 	// answer. Recovery is the longest from the moment at which the victim served
 	// again to the answer of an action that was new then.
@@ -89,7 +93,7 @@ func (r *Report) killed(p Phases) {
 
 // judge compares what was answered with what took effect.
 func (r *Report) judge(l *load, effects map[string][]Effect, e *epochs, phases bool, bound time.Duration) {
-	r.Actions, r.Refusals, r.Refusal = len(l.actions), l.refusals, l.slowest
+	r.Actions, r.Refusals, r.Refusal, r.Request = len(l.actions), l.refusals, l.slowest, l.longest
 	r.Faults = append(r.Faults, l.faults...)
 	j := judge{Report: r, epochs: e}
 	asked := make(map[string]bool, len(l.actions))
@@ -187,8 +191,8 @@ func (r *Report) String() string {
 		r.Hits, m.Claiming, m.Before, m.During, m.After, m.Recording, m.Idle)
 	fmt.Fprintf(&b, "  actions: %d, done %d, unknown %d (of which %d had taken effect); effects %d, actions with more than one %d; answers from a record %d\n",
 		r.Actions, r.Done, r.Unknown, r.Silent, r.Effects, r.Repeated, r.Replays)
-	fmt.Fprintf(&b, "  the longest time to an answer %v; from a start to something new done %v; starts took %v to %v\n",
-		r.Longest.Round(time.Millisecond), r.Recovery.Round(time.Millisecond), r.starts.shortest.Round(time.Millisecond), r.starts.longest.Round(time.Millisecond))
+	fmt.Fprintf(&b, "  the longest time to an answer %v, of one request %v; from a start to something new done %v; starts took %v to %v\n",
+		r.Longest.Round(time.Millisecond), r.Request.Round(time.Millisecond), r.Recovery.Round(time.Millisecond), r.starts.shortest.Round(time.Millisecond), r.starts.longest.Round(time.Millisecond))
 	if r.Refusal > 0 {
 		fmt.Fprintf(&b, "  the longest time to a 503 %v\n", r.Refusal.Round(time.Millisecond))
 	}
