@@ -77,8 +77,10 @@ type Config struct {
 	// Clients is how many ask at a time. Zero means 12.
 	Clients int
 
-	// Life is the longest time between the first answer of a life and its end;
-	// every time up to it is as likely. Zero means 200 ms.
+	// Life is the longest time between the first answer of a life and its end, or as
+	// long as that answer took from the start, if that is longer: where starts are
+	// slow, little is answered in a life, and one of many clients could come away
+	// empty from each. Every time up to it is as likely. Zero means 200 ms.
 	Life time.Duration
 
 	// Down is how long the victim stays dead. Zero: it is started at once.
@@ -187,7 +189,7 @@ func (r *run) kill(ctx context.Context) error {
 		if err := r.working(ctx); err != nil {
 			return err
 		}
-		sleep(ctx, r.upTo(r.life()))
+		sleep(ctx, r.upTo(max(r.life(), r.starting)))
 	}
 	from := time.Now()
 	if err := r.Victim.Kill(); err != nil {
