@@ -219,7 +219,7 @@ func (a *attempt) timedFrom() moment {
 
 // late reports whether the timeout is over.
 func (a *attempt) late(now moment) bool {
-	return a.timedFrom().after(min(a.timeout, longest)) <= now
+	return a.timedFrom().after(a.timeout) <= now
 }
 
 // timeUp ends the attempt if its timeout is over, and otherwise waits for the rest

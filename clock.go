@@ -14,7 +14,8 @@ func thisMoment() moment { return moment(time.Since(epoch)) }
 
 func momentOf(t time.Time) moment { return moment(t.Sub(epoch)) }
 
-func (m moment) after(d time.Duration) moment       { return m + moment(d) }
+// after is m and then d, which may be as long as a Duration can be.
+func (m moment) after(d time.Duration) moment       { return m + moment(min(d, longest)) }
 func (m moment) since(earlier moment) time.Duration { return time.Duration(m - earlier) }
 
 // time is m as a time.Time. What its wall clock says is worked out from what the

@@ -47,7 +47,7 @@ var bubblesShare atomic.Bool // a timer, in tests of this
 func (s *sharedTimer[W]) add(a *alarm[W], who W, from moment, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a.who, a.due = who, from.after(min(d, longest))
+	a.who, a.due = who, from.after(d)
 	if from.bubbled() && !bubblesShare.Load() {
 		if s.own == nil {
 			s.own = make(map[*alarm[W]]*time.Timer)

@@ -199,6 +199,22 @@ func (x *trial) run(t *testing.T, tr *Transport, bubble bool) {
 	}
 }
 
+// Who was removed in a bubble and waits again is told when that is due, and not before.
+func TestAnAlarmOfABubbleCanBeSetAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s sharedTimer[*bell]
+		b := &bell{rang: make(chan moment, 2)}
+		start := thisMoment()
+		s.add(&b.alarm, b, start, time.Second)
+		s.remove(&b.alarm)
+		s.add(&b.alarm, b, start, time.Minute)
+		if took := (<-b.rang).since(start); took != time.Minute {
+			t.Errorf("told after %v, want %v", took, time.Minute)
+		}
+		atRest(t, &s)
+	})
+}
+
 // Attempts with random timeouts are answered, given up or kept alive at random: none ends
 // early, none is forgotten, and with the last of them the timer stops.
 func TestTimeoutsByChance(t *testing.T) {

@@ -189,7 +189,7 @@ func (r *run) kill(ctx context.Context) error {
 		if err := r.working(ctx); err != nil {
 			return err
 		}
-		sleep(ctx, r.upTo(max(r.life(), r.starting)))
+		sleep(ctx, r.lifetime())
 	}
 	from := time.Now()
 	if err := r.Victim.Kill(); err != nil {
@@ -204,6 +204,9 @@ func (r *run) kill(ctx context.Context) error {
 	sleep(ctx, r.Down)
 	return r.start()
 }
+
+// lifetime returns how long the victim may go on after its first answer.
+func (r *run) lifetime() time.Duration { return r.upTo(max(r.life(), r.starting)) }
 
 // upTo returns a random time below most.
 func (r *run) upTo(most time.Duration) time.Duration {

@@ -72,8 +72,7 @@ type errand struct {
 // maxOpen is how many errands there are at most while new actions are thought of:
 // where nothing is answered the load must not grow without end. An errand waits for
 // those that are older, so this many, at the rate at which processes get something
-// done between two kills, is the longest time to an answer: 18 s where starts are slow
-// and a life ends after four answers. More would keep no client busier.
+// done between two kills, is the longest time to an answer. More would keep no client busier.
 const maxOpen = 50
 
 func newLoad(c *Config, e *epochs) *load {
