@@ -11,11 +11,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/oncehttp/oncehttp/internal/services"
 )
 
 // binary is onceproxy as it is released: built once for all tests, without cgo.
@@ -204,10 +207,9 @@ func key(k string) string { return "Idempotency-Key: " + k }
 // freeAddr is an address on which nobody listens.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := services.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }

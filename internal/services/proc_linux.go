@@ -66,6 +66,25 @@ func children(pid int) []int {
 	return all
 }
 
+// reserve takes a port of 127.0.0.1 if nobody has it, or says EADDRINUSE. Linux gives it
+// to no outgoing connection then, and to no listener that asks for any port, but to
+// servers that ask for this one with SO_REUSEADDR, as nearly all do. See inet_csk_get_port
+// in the kernel's net/ipv4/inet_connection_sock.c.
+func reserve(port int) error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	// Without SO_REUSEADDR it shares with nobody, and with it with one who listens.
+	if err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err == nil {
+		err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	}
+	if err != nil {
+		syscall.Close(fd)
+	}
+	return err // and the socket stays open
+}
+
 // account returns whom a server runs as that refuses to run as root.
 func account(name string) (uid, gid int, err error) {
 	if os.Getuid() != 0 {

@@ -5,8 +5,10 @@ package services
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 )
 
@@ -29,6 +31,15 @@ func killTree(pid int) error {
 		return err
 	}
 	return p.Kill()
+}
+
+// reserve finds out whether somebody listens on a port, and keeps it for nobody.
+func reserve(port int) error {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 func account(name string) (uid, gid int, err error) {

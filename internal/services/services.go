@@ -12,7 +12,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -169,8 +168,8 @@ func run(uid, gid int, dir string, argv ...string) (string, error) {
 	return out.String(), nil
 }
 
-// onFreePort starts a server on a port that nobody listens on. Somebody may take
-// the port before the server does; then another one is tried.
+// onFreePort starts a server on a port that nobody has. Somebody who does not ask first
+// may take the port before the server does; then another one is tried.
 func onFreePort(start func(port int) error) error {
 	var err error
 	for range 3 {
@@ -185,19 +184,20 @@ func onFreePort(start func(port int) error) error {
 	return err
 }
 
-// FreePort returns a port of 127.0.0.1 that nobody listens on. It is below those that
-// Linux gives to outgoing connections: one of these could take it while a server is
-// dead, and a client that dials such a port again and again ends up connected to
-// itself.
+// FreePort returns a port of 127.0.0.1 that nobody has, and keeps it for whoever listens
+// on it by its number, until this process ends (on Linux): while a server is dead, no
+// other one's clients may take what runs on its port for it. The port is below those that
+// Linux gives to outgoing connections, because a client that dials such a port again and
+// again ends up connected to itself.
 func FreePort() (int, error) {
 	const lowest, ports = 17000, 15000
 	start := int(time.Now().UnixNano()/1000) + 7919*os.Getpid()
 	var failed error
 	for i := range ports {
 		port := lowest + (start+i)%ports
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		err := reserve(port)
 		if err == nil {
-			return port, l.Close()
+			return port, nil
 		}
 		failed = err
 		if !errors.Is(err, syscall.EADDRINUSE) {
