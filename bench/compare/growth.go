@@ -52,7 +52,7 @@ func growthSection(r *report) {
 		other, _ := filled(n)
 		replays = append(replays, &candidate{name: fmt.Sprintf("replay, %d keys", n), bench: func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				serve(other, fmt.Sprintf("order-%08d", i*7919%n))
+				serve(other, keyOf(i*7919%n))
 			}
 		}})
 	}
@@ -86,7 +86,7 @@ func looking() func(b *testing.B) {
 			for j := range lines - 1 {
 				sum += at[j][0]
 			}
-			serve(h, fmt.Sprintf("order-%08d", i*7919%100))
+			serve(h, keyOf(i*7919%100))
 		}
 		runtime.KeepAlive(sum)
 	}
@@ -98,8 +98,8 @@ func filled(n int) (http.Handler, *int) {
 		io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusCreated)
 	}))
-	for _, k := range keys()[:n] {
-		serve(h, k)
+	for i := range n {
+		serve(h, keyOf(i))
 	}
 	next := 0
 	return h, &next
