@@ -17,8 +17,9 @@ func TestACallFitsItsSizeClass(t *testing.T) {
 	if got := unsafe.Sizeof(attempt{}); got > 448 {
 		t.Errorf("attempt: got %d bytes, want at most 448", got)
 	}
-	if got := unsafe.Sizeof(handling{}); got > 1024 {
-		t.Errorf("handling: got %d bytes, want at most 1024", got)
+	// The allocator puts a word before what has pointers and more than 512 bytes.
+	if got := unsafe.Sizeof(handling{}); got > 1024-8 {
+		t.Errorf("handling: got %d bytes, want at most 1016", got)
 	}
 	if got := unsafe.Sizeof(goods{}); got != 128 {
 		t.Errorf("goods: got %d bytes, want two cache lines", got)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -349,7 +350,7 @@ func (o *Once) do(ctx context.Context, r *claiming, w work) (Answer, error) {
 	case err != nil:
 		return Answer{Kind: kind}, err
 	case kind == OutcomeRan:
-		r.holder = c.Holder
+		r.holder = int32(min(c.Holder, math.MaxInt32))
 		r.detached()
 		run := w.begin()
 		if t, ok := o.Store.(Transactor); ok {
@@ -533,7 +534,7 @@ func (o *Once) execute(r *run, w work) (a Answer, err error) {
 func (o *Once) settle(r *run, head, body []byte, v verdict) (Answer, error) {
 	now := time.Now()
 	lost := r.finish(now)
-	a := Answer{Kind: OutcomeRan, Head: head, Body: body, Holder: r.holder}
+	a := Answer{Kind: OutcomeRan, Head: head, Body: body, Holder: int(r.holder)}
 	switch v {
 	case verdictRecord:
 		if lost {

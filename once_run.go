@@ -59,7 +59,7 @@ type claiming struct {
 	acquired   time.Time // when it had been given and was confirmed
 	unanswered bool      // and once did not answer, so a claim may still be on its way
 	tookOver   bool      // others have held the key, or may have
-	holder     int
+	holder     int32     // Claim's Holder, which counts up from 1
 }
 
 // detached returns a context with the values of the caller's, and without its end.

@@ -16,7 +16,7 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 	var v verdict
 	started, returned, undone := false, false, false
 	var panicked any // what work panicked with after it had called Unknown
-	a.Holder = r.holder
+	a.Holder = int(r.holder)
 	defer func() {
 		switch {
 		case r.died:
@@ -97,10 +97,10 @@ func (r *run) txEnd(v verdict) TxEnd {
 func (o *Once) panickedWithin(r *run) Answer {
 	if r.saidUnknown.Load() {
 		o.orphan(r)
-		return Answer{Kind: OutcomeUnknown, Holder: r.holder}
+		return Answer{Kind: OutcomeUnknown, Holder: int(r.holder)}
 	}
 	o.undo(&r.claiming, untilDone)
-	return Answer{Kind: OutcomeReleased, Holder: r.holder}
+	return Answer{Kind: OutcomeReleased, Holder: int(r.holder)}
 }
 
 // transacted answers for a transaction that ended with err.
