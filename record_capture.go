@@ -253,6 +253,7 @@ func (c *capture) stream(next []byte) {
 		}
 		c.header = append(c.header, field{"Content-Type", h["Content-Type"]})
 	}
+	c.part()
 	c.answers = c.isAnswer()
 	// A 5xx may yet be declared unknown.
 	if c.answers && c.status < 500 && !c.r.saidUnknown.Load() && !c.r.saidRelease.Load() {
@@ -267,6 +268,17 @@ func (c *capture) stream(next []byte) {
 	setFields(h, late) // the handler may go on to change them
 	if len(c.body) > 0 {
 		c.pass(c.body)
+	}
+}
+
+// part gives what was noted of the header values of its own: the handler, which goes on,
+// may change in place those that stand in the map now.
+func (c *capture) part() {
+	values := make([]string, 0, len(c.values)+1)
+	for i := range c.header {
+		n := len(values)
+		values = append(values, c.header[i].values...)
+		c.header[i].values = values[n:len(values):len(values)]
 	}
 }
 

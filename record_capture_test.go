@@ -247,6 +247,31 @@ func TestCaptureIsFaithful(t *testing.T) {
 			w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
 			io.WriteString(w, "hello")
 		}, false},
+		{"changes values in place when the header is written", func(w http.ResponseWriter, _ *http.Request) {
+			kept := []string{"1", "2"}
+			w.Header()["X-A"] = kept
+			w.WriteHeader(201)
+			kept[1] = "late"
+			io.WriteString(w, "x")
+		}, false},
+		{"changes values in place while it streams", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["X-A"] = []string{"1", "2"}
+			io.WriteString(w, "hello")
+			flush(w)
+			w.Header()["X-A"][1] = "late"
+			for i := range w.Header()["Content-Type"] { // if it is there, who streams has guessed it
+				w.Header()["Content-Type"][i] = "text/late"
+			}
+		}, false},
+		{"changes values in place while it streams, and trailers", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			w.Header()["X-A"] = []string{"1", "2"}
+			w.Header()["X-Sum"] = []string{"0"}
+			io.WriteString(w, "hello")
+			flush(w)
+			w.Header()["X-A"][1] = "late"
+			w.Header()["X-Sum"][0] = "1"
+		}, false},
 		{"removes and changes what an outer layer has set", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Del("X-Powered-By")
 			w.Header().Add("Vary", "Accept")
