@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 )
 
 // A Once runs functions so that each takes effect once for its key: the first
@@ -318,12 +320,7 @@ func (o *Once) timeout() time.Duration { return cmp.Or(o.Timeout, defaultTimeout
 // than this would come too late for the next one.
 func (o *Once) patience() time.Duration { return min(o.lease()/3, maxPatience) }
 
-func (o *Once) log() *slog.Logger {
-	if o.Logger == nil {
-		return slog.Default()
-	}
-	return o.Logger
-}
+func (o *Once) log() *slog.Logger { return calmlog.Logger(o.Logger) }
 
 // do is Do for any work. The error is nil if the work's own answer is to be
 // delivered, or a recorded one.
@@ -341,8 +338,15 @@ func (o *Once) do(ctx context.Context, r *claiming, w work) (Answer, error) {
 	r.once, r.ctx = o, ctx
 
 	o.busy.add(1)
-	defer o.busy.add(-1)
+	answered := false
+	defer func() {
+		if !answered { // the store ended this goroutine, and may have given the claim
+			o.undo(r, forWholeLease)
+		}
+		o.busy.add(-1)
+	}()
 	c, kind, err := o.acquire(ctx, r)
+	answered = true
 	switch {
 	case err != nil && r.unanswered:
 		o.undo(r, forWholeLease)
@@ -515,19 +519,32 @@ func (o *Once) giveBack(r *claiming) {
 // execute runs the work of a claim that was acquired.
 func (o *Once) execute(r *run, w work) (a Answer, err error) {
 	o.beats.add(&r.alarm, r, momentOf(r.acquired), o.lease()/3)
-	returned := false
+	returned, settled := false, false
+	var head, body []byte
+	var v verdict
 	defer func() {
-		// Not recover: the panic goes on, and its stack stays whole for whoever
-		// logs it.
-		if !returned {
-			head, body, v := w.died()
+		switch {
+		case returned && !settled: // the store ended this goroutine
+			o.settleLater(r, head, body, v)
+		case !returned:
+			// Not recover: the panic goes on, and its stack stays whole for whoever
+			// logs it.
+			head, body, v = w.died()
 			r.died, r.fate = true, new(Answer)
+			defer func() {
+				if !settled {
+					o.settleLater(r, head, body, v)
+				}
+			}()
 			*r.fate, _ = o.settle(r, head, body, v)
+			settled = true
 		}
 	}()
-	head, body, v := w.run(r)
+	head, body, v = w.run(r)
 	returned = true
-	return o.settle(r, head, body, v)
+	a, err = o.settle(r, head, body, v)
+	settled = true
+	return a, err
 }
 
 // settle tells the store how the work ended, and the caller what to answer.

@@ -33,6 +33,22 @@ func (o *Once) recordLater(r *run, head, body []byte) {
 	}()
 }
 
+// settleLater does in the background what settle has not come to.
+func (o *Once) settleLater(r *run, head, body []byte, v verdict) {
+	r.finish(time.Now())
+	if v == verdictRecord {
+		o.recordLater(r, head, body)
+		return
+	}
+	r.stop()
+	r.tookOver = r.tookOver || v == verdictUnknown
+	how := untilDone
+	if r.unanswered {
+		how = forWholeLease
+	}
+	o.undo(&r.claiming, how)
+}
+
 // recording is how long the store is asked to take the end of work that was
 // done. Not for ever: what is owed to a store is kept in memory.
 func (o *Once) recording() time.Duration { return min(o.keep(), time.Hour) }
@@ -76,19 +92,28 @@ func (u *undoing) try() {
 	}
 	since := time.Since(u.began)
 	enough, last := u.how == untilDone || since >= lease, since >= end
+	err := errGoexit
+	defer func() { u.tried(err, enough, last, end) }()
 	call := u.o.newCall(u.base, u.o.patience())
-	var err error
 	if u.orphan {
 		err = u.o.renew(call, u.op, 0)
 	} else {
 		err = u.o.release(call, u.op)
 	}
+}
+
+// errGoexit stands for what a store did not return.
+var errGoexit = errors.New("oncehttp: store: it ended its goroutine")
+
+// tried ends the undoing, or has it tried again.
+func (u *undoing) tried(err error, enough, last bool, end time.Duration) {
+	lease := u.o.lease()
 	gone := err == nil || errors.Is(err, ErrClaimLost)
 	if last || gone && enough {
+		defer u.o.busy.add(-1)
 		if !gone {
 			u.o.log().WarnContext(u.base, "oncehttp: a claim could not be given up; its key is an orphan once the lease is over", "key", logKey(u.op.Key), "err", err)
 		}
-		u.o.busy.add(-1)
 		return
 	}
 	// At once, after a sixteenth of the lease, and then every eighth; the last

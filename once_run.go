@@ -145,8 +145,13 @@ func (r *run) heartbeat() {
 	r.beatCall, r.beatDone = call, make(chan struct{})
 	r.mu.Unlock()
 
-	err := r.once.renew(call, r.op, lease)
+	err := errGoexit
+	defer func() { r.renewed(err) }()
+	err = r.once.renew(call, r.op, lease)
+}
 
+// renewed takes note of how a renewal ended.
+func (r *run) renewed(err error) {
 	r.mu.Lock()
 	close(r.beatDone)
 	r.beatCall = nil
@@ -170,7 +175,7 @@ func (r *run) heartbeat() {
 			r.cancel(errLost)
 		}
 	case err != nil:
-		r.beat.Reset(lease / 10) // the lease is running out
+		r.beat.Reset(r.once.lease() / 10) // the lease is running out
 	}
 	r.mu.Unlock()
 	switch {
@@ -185,17 +190,18 @@ var errLost = fmt.Errorf("oncehttp: the work's right to run is gone: %w", ErrCla
 
 // finish ends the work's context. It reports whether the claim was lost.
 func (r *run) finish(now time.Time) (lost bool) {
-	if r.err(now) == context.DeadlineExceeded {
-		r.log(slog.LevelWarn, "oncehttp: work ran longer than its Timeout allows", "timeout", r.once.timeout())
-	}
+	late := r.err(now) == context.DeadlineExceeded
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.over = true
+	r.over, lost = true, r.lost
 	if r.cancel != nil {
 		r.cancel(context.Canceled)
 		r.stopStd()
 	}
-	return r.lost
+	r.mu.Unlock()
+	if late {
+		r.log(slog.LevelWarn, "oncehttp: work ran longer than its Timeout allows", "timeout", r.once.timeout())
+	}
+	return lost
 }
 
 // stop ends the heartbeat.

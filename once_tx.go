@@ -14,7 +14,7 @@ import (
 func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 	r.transaction = true
 	var v verdict
-	started, returned, undone := false, false, false
+	started, returned, undone, ended := false, false, false, false
 	var panicked any // what work panicked with after it had called Unknown
 	a.Holder = int(r.holder)
 	defer func() {
@@ -33,6 +33,9 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 			r.finish(time.Now())
 			a, err = o.transacted(r, a, v, started, o.panicked("Transact", p))
 			r.goOn(panicked, a)
+		} else if !ended {
+			r.finish(time.Now())
+			a, err = o.transacted(r, a, v, started, errGoexit)
 		}
 	}()
 	err = t.Transact(r, r.op, o.keep(), func(ctx context.Context) (head, body []byte, end TxEnd) {
@@ -60,6 +63,7 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 		returned = true
 		return a.Head, a.Body, r.txEnd(v)
 	})
+	ended = true
 	r.finish(time.Now())
 	a, err = o.transacted(r, a, v, started, err)
 	r.goOn(panicked, a)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/hashicorp/go-retryablehttp"
 	"golang.org/x/time/rate"
+
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 )
 
 // A Transport is an [http.RoundTripper] that sends a request again only when
@@ -220,9 +222,4 @@ func (t *Transport) keyField() string {
 	return http.CanonicalHeaderKey(t.KeyHeader)
 }
 
-func (t *Transport) logger() *slog.Logger {
-	if t.Logger == nil {
-		return slog.Default()
-	}
-	return t.Logger
-}
+func (t *Transport) logger() *slog.Logger { return calmlog.Logger(t.Logger) }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -106,3 +107,21 @@ func TestRetriableIsSaidWhereItIsAllowedAndSafe(t *testing.T) {
 		})
 	}
 }
+
+// A log handler that panics keeps no call from being answered.
+func TestALogThatPanicsIsNoEnding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRunner(t, new(oncehttp.MemoryStore), Tool{Name: "panics", Effect: Unsafe, Call: func(context.Context, json.RawMessage) (any, error) { panic("x") }})
+		r.Logger = slog.New(panickyLog{slog.DiscardHandler})
+		r.OnRecord = func(context.Context, Record) { panic("x") }
+		got := r.Turn("u", Budget{}).Do(t.Context(), Call{Tool: "panics", ID: "1", Args: []byte(`{}`)})
+		if len(got) != 1 || got[0].Outcome != OutcomeUnknown {
+			t.Errorf("got %+v, want one answer, whose outcome is unknown", got)
+		}
+	})
+}
+
+type panickyLog struct{ slog.Handler }
+
+func (panickyLog) Enabled(context.Context, slog.Level) bool  { return true }
+func (panickyLog) Handle(context.Context, slog.Record) error { panic("a handler's secret") }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 )
 
 // A Runner runs tool calls. Scope must be set, and Store for any tool that is not
@@ -216,12 +217,7 @@ func (r *Runner) random(n int64) int64 {
 	return rand.Int64N(n)
 }
 
-func (r *Runner) log() *slog.Logger {
-	if r.Logger != nil {
-		return r.Logger
-	}
-	return slog.Default()
-}
+func (r *Runner) log() *slog.Logger { return calmlog.Logger(r.Logger) }
 
 // pause is the wait after attempt n.
 func (r *Runner) pause(n int, asked time.Duration) time.Duration {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 	"github.com/oncehttp/oncehttp/internal/canon"
 )
 
@@ -95,7 +96,7 @@ func JSONL(w io.Writer) func(context.Context, Record) {
 		}
 		if err != nil && !warned {
 			warned = true
-			slog.Default().WarnContext(ctx, "toolcall: a record of a call cannot be written; further ones may be lost too", "err", err)
+			calmlog.Logger(nil).WarnContext(ctx, "toolcall: a record of a call cannot be written; further ones may be lost too", "err", err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 	"github.com/oncehttp/oncehttp/toolcall"
 )
 
@@ -189,9 +190,6 @@ func Contain(ctx context.Context, log *slog.Logger, protocol, what string, faile
 	if p == nil {
 		return
 	}
-	if log == nil {
-		log = slog.Default()
-	}
-	log.ErrorContext(ctx, protocol+": a handler panicked", "handling", what, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+	calmlog.Logger(log).ErrorContext(ctx, protocol+": a handler panicked", "handling", what, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 	failed(&RPCError{Code: InternalError, Message: "the handler failed; it may have taken effect"})
 }
