@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ const readAtOnce = 32 << 10
 var (
 	errBodyClosed = errors.New("oncehttp: read of a request body after its attempt ended")
 	errBodyLength = errors.New("its length is not the Content-Length")
+	errBodyDied   = errors.New("oncehttp: a read of the request body did not return")
 	errNilBody    = errors.New("GetBody returned nil and no error")
 )
 
@@ -154,6 +156,7 @@ type tape struct {
 	given   int64         // bytes read from src
 	lost    bool          // more was read than is remembered
 	err     error         // how src ended: io.EOF or a failure
+	died    func()        // does what a Read of src did instead of returning
 	reading chan struct{} // closed when the Read under way is over; nil: none is
 	live    *tapeReader   // the latest attempt's reader
 	ended   bool          // the logical request is over
@@ -199,9 +202,27 @@ func (t *tape) closeSrc() error {
 	return t.src.Close()
 }
 
-// fetch reads src once, for whoever waits on done by then.
+// fetch reads src once, for whoever waits on done by then. If that panics, or ends the
+// goroutine, so does whoever asks: that may be a Base's code in the caller's goroutine,
+// where a server would recover it, and here it would end the process.
 func (t *tape) fetch(buf []byte, done chan struct{}) {
-	n, err := t.src.Read(buf)
+	n, err := 0, errBodyDied
+	var died func()
+	defer func() {
+		if err == errBodyDied {
+			if p := recover(); p != nil {
+				died = func() { panic(p) }
+			} else {
+				died = runtime.Goexit
+			}
+		}
+		t.fetched(buf, n, err, died, done)
+	}()
+	n, err = t.src.Read(buf)
+}
+
+// fetched takes note of what a Read of src has come to.
+func (t *tape) fetched(buf []byte, n int, err error, died func(), done chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.closed {
@@ -213,7 +234,7 @@ func (t *tape) fetch(buf []byte, done chan struct{}) {
 		if !t.lost {
 			t.mem = append(t.mem, t.last...)
 		}
-		t.err = err
+		t.err, t.died = err, died
 	}
 	t.reading = nil
 	close(done)
@@ -234,8 +255,12 @@ func (r *tapeReader) Read(p []byte) (int, error) {
 		}
 		t.mu.Lock()
 		n, err, ok := r.recall(p)
+		died := t.died
 		if ok {
 			t.mu.Unlock()
+			if err == errBodyDied {
+				died()
+			}
 			return n, err
 		}
 		done := t.reading

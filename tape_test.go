@@ -2,7 +2,10 @@ package oncehttp
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -55,3 +58,44 @@ func TestInMemory(t *testing.T) {
 
 // lengthy has the methods of a strings.Reader, and is none.
 type lengthy struct{ *strings.Reader }
+
+// A failing body does not return from Read.
+type failing struct{ fail func() }
+
+func (b failing) Read([]byte) (int, error) {
+	b.fail()
+	return 0, io.EOF
+}
+func (failing) Close() error { return nil }
+
+// A Base that signs what it sends reads the body in the caller's goroutine, where a
+// server recovers a panic. So must it come there, and not where nobody does.
+func TestABodyThatPanicsDoesSoWhereItIsRead(t *testing.T) {
+	boom := errors.New("boom")
+	for what, fail := range map[string]func(){
+		"panics":             func() { panic(boom) },
+		"ends its goroutine": runtime.Goexit,
+	} {
+		var got any
+		returned := false
+		apart(func() {
+			defer func() { got = recover() }()
+			req, err := http.NewRequest("PUT", "http://server.example/", failing{fail})
+			if err != nil {
+				t.Error(err)
+			}
+			(&Transport{Base: signing{}}).RoundTrip(req)
+			returned = true
+		})
+		if returned || (got == boom) != (what == "panics") {
+			t.Errorf("a body that %s: it returned: %v, recovered %v", what, returned, got)
+		}
+	}
+}
+
+type signing struct{}
+
+func (signing) RoundTrip(r *http.Request) (*http.Response, error) {
+	_, err := io.ReadAll(r.Body)
+	return nil, err
+}
