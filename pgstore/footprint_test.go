@@ -10,7 +10,7 @@ import (
 
 func TestARecordWithoutABodyTakesAtMost400Bytes(t *testing.T) {
 	t.Parallel()
-	const records, limit = 100_000, 400
+	const records, limit = 20_000, 400
 	pg := services.Postgres(t)
 	db := pg.Database(t)
 	s := migrated(t, pgstore.New(openPool(t, pg.DSN(db), 1), quiet))
@@ -36,7 +36,7 @@ func TestARecordWithoutABodyTakesAtMost400Bytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%s bytes for %d records: %.0f each; %s", bytes, records, n/records, query(t, pg, db, `select
-		'table '||pg_relation_size('oncehttp_records')/100000||', index '||pg_relation_size('oncehttp_records_pkey')/100000||', updates '||n_tup_upd||', heap-only '||n_tup_hot_upd
+		'table '||pg_relation_size('oncehttp_records')/20000||', index '||pg_relation_size('oncehttp_records_pkey')/20000||', updates '||n_tup_upd||', heap-only '||n_tup_hot_upd
 		from pg_stat_user_tables where relname='oncehttp_records'`))
 	if n/records > limit {
 		t.Errorf("got %.0f bytes a record, want at most %d", n/records, limit)
