@@ -11,11 +11,16 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -35,7 +40,10 @@ func main() {
 	if *soak {
 		err = t.soak(os.Stdout, *fuzzTime, *count)
 	} else {
-		err = t.run(os.Stdout, passes)
+		var all []pass
+		if all, err = passes(); err == nil {
+			err = t.run(os.Stdout, all)
+		}
 	}
 	ok := t.summarize(os.Stdout)
 	if err != nil {
@@ -58,11 +66,56 @@ type pass struct {
 // every module in go.work, so a new module needs no change here. The race
 // detector allocates, so what counts allocations has to run without it. It is also
 // slow: without it the laboratory gets through seven times as many worlds.
-var passes = []pass{
-	{title: "every test, race detector on", args: []string{"-race", "-count=1", "work"}},
-	{title: "allocation tests and the laboratory, race detector off", args: []string{"-count=1", "-run=Alloc|^TestLab$", "work"}},
-	{title: "tools", dir: "tools", env: []string{"GOWORK=off"}, args: []string{"-race", "./..."}},
+func passes() ([]pass, error) {
+	pkgs, err := packagesWith(withoutRace)
+	if err != nil {
+		return nil, err
+	}
+	return []pass{
+		{title: "every test, race detector on", args: []string{"-race", "-count=1", "work"}},
+		{title: "allocation tests and the laboratory, race detector off", args: append([]string{"-count=1", "-run=" + withoutRace}, pkgs...)},
+		{title: "tools", dir: "tools", env: []string{"GOWORK=off"}, args: []string{"-race", "./..."}},
+	}, nil
 }
+
+// withoutRace are the tests that run without the race detector too.
+const withoutRace = "Alloc|^TestLab$"
+
+// packagesWith returns the packages of the workspace that hold a test whose name
+// matches: to link and start all the others only to find nothing in them takes long.
+func packagesWith(name string) ([]string, error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles", "work")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the packages: %w", err)
+	}
+	want := regexp.MustCompile(name)
+	var found []string
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			ImportPath, Dir           string
+			TestGoFiles, XTestGoFiles []string
+		}
+		if err := d.Decode(&p); err == io.EOF {
+			return found, nil
+		} else if err != nil {
+			return nil, err
+		}
+		for _, file := range append(p.TestGoFiles, p.XTestGoFiles...) {
+			text, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				return nil, err
+			}
+			if slices.ContainsFunc(testFunc.FindAllSubmatch(text, -1), func(m [][]byte) bool { return want.Match(m[1]) }) {
+				found = append(found, p.ImportPath)
+				break
+			}
+		}
+	}
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
 
 // soak fuzzes every target, then runs every test count times.
 func (t *tally) soak(w io.Writer, fuzzTime string, count int) error {

@@ -222,3 +222,35 @@ func FuzzBroken(f *testing.F) { f.Fuzz(func(t *testing.T, n int) { if n != 0 { t
 		}
 	}
 }
+
+func TestPackagesAreFoundByTheTestsThatTheyHold(t *testing.T) {
+	workspace(t, map[string]string{
+		"a.go": "package a\n",
+		"a_test.go": `package a
+
+import "testing"
+
+func TestReplaysAllocateLittle(t *testing.T) {}
+func TestLabel(t *testing.T) {}
+`,
+		"lab/lab_test.go": "package lab_test\n\nimport \"testing\"\n\nfunc TestLab(t *testing.T) {}\n",
+		"others/others_test.go": `package others
+
+import "testing"
+
+// func TestLab( is what this package does not have, nor TestAllocs.
+func TestLabels(t *testing.T) { TestLabelled(t) }
+func TestLabelled(t *testing.T) {}
+func helpAlloc() {}
+`,
+		"norace/lab_test.go": "//go:build race\n\npackage norace\n\nimport \"testing\"\n\nfunc TestLab(t *testing.T) {}\n",
+		"norace/norace.go":   "package norace\n",
+	})
+	got, err := packagesWith(withoutRace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"example.com/m", "example.com/m/lab"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
