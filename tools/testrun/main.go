@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -66,14 +67,19 @@ type pass struct {
 // every module in go.work, so a new module needs no change here. The race
 // detector allocates, so what counts allocations has to run without it. It is also
 // slow: without it the laboratory gets through seven times as many worlds.
+//
+// Tests mostly wait: for servers to start, for leases to lapse. So more packages run at
+// a time than there are processors, and those that take longest are named first, or
+// one would be left to run alone at the end.
 func passes() ([]pass, error) {
+	atATime := fmt.Sprintf("-p=%d", max(4, runtime.GOMAXPROCS(0)))
 	pkgs, err := packagesWith(withoutRace)
 	if err != nil {
 		return nil, err
 	}
 	return []pass{
-		{title: "every test, race detector on", args: []string{"-race", "-count=1", "work"}},
-		{title: "allocation tests and the laboratory, race detector off", args: append([]string{"-count=1", "-run=" + withoutRace}, pkgs...)},
+		{title: "every test, race detector on", args: []string{"-race", atATime, "-count=1", "./pgstore", ".", "./redisstore", "./sqlitestore", "./bench/...", "work"}},
+		{title: "allocation tests and the laboratory, race detector off", args: append([]string{atATime, "-count=1", "-run=" + withoutRace}, pkgs...)},
 		{title: "tools", dir: "tools", env: []string{"GOWORK=off"}, args: []string{"-race", "./..."}},
 	}, nil
 }
