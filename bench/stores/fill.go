@@ -5,10 +5,11 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
-	"github.com/oncehttp/oncehttp"
 	"github.com/oncehttp/oncehttp/internal/services"
 	"github.com/oncehttp/oncehttp/pgstore"
 	"github.com/oncehttp/oncehttp/sqlitestore"
@@ -22,7 +23,7 @@ import (
 const fillStep = 100_000
 
 // filledSQLite returns a store in a new file with so many records.
-func filledSQLite(h *host, records int) oncehttp.Store {
+func filledSQLite(h *host, records int) grownTable {
 	file := filepath.Join(h.TempDir(), "once.db")
 	s, err := sqlitestore.Open(file)
 	h.need(err)
@@ -32,7 +33,7 @@ func filledSQLite(h *host, records int) oncehttp.Store {
 	s, err = sqlitestore.Open(file)
 	h.need(err)
 	h.Cleanup(func() { s.Close() })
-	return s
+	return grownTable{s, records, func() (int64, bool) { return minorFaults([]int{os.Getpid()}) }}
 }
 
 func fillSQLite(h *host, file string, records int) {
@@ -72,8 +73,8 @@ func fillSQLite(h *host, file string, records int) {
 
 // filledPostgres returns what makes stores with so many records in a table of their
 // own.
-func filledPostgres(pg *services.PG) func(h *host, records int) oncehttp.Store {
-	return func(h *host, records int) oncehttp.Store {
+func filledPostgres(pg *services.PG) func(h *host, records int) grownTable {
+	return func(h *host, records int) grownTable {
 		db := pg.Database(h)
 		s := openPostgres(h, pg.DSN(db), 8, nil, pgstore.WithoutSweep())
 		firstRecord(h, s)
@@ -88,8 +89,20 @@ func filledPostgres(pg *services.PG) func(h *host, records int) oncehttp.Store {
 		}
 		pg.SQL(h, db, "vacuum (analyze) oncehttp_records")
 		pg.SQL(h, db, "checkpoint")
-		return s
+		backends := backendsOf(h, pg, db) // by now the pool has all of its connections
+		return grownTable{s, records, func() (int64, bool) { return minorFaults(backends) }}
 	}
+}
+
+// backendsOf are the server's processes for the connections to a database, of which
+// each has one.
+func backendsOf(h *host, pg *services.PG, db string) (pids []int) {
+	for _, pid := range strings.Fields(pg.SQL(h, db, "select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()")) {
+		n, err := strconv.Atoi(pid)
+		h.need(err)
+		pids = append(pids, n)
+	}
+	return pids
 }
 
 func fillProgress(h *host, store string, done, of int) {
