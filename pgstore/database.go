@@ -23,6 +23,8 @@ type database interface {
 	rows(ctx context.Context, sql string, args []any, each func(scan func(dest ...any) error) error) error
 	// script runs statements without arguments, all or none.
 	script(ctx context.Context, sql string) error
+	// open is how many connections the pool has.
+	open() int
 	// session takes one connection out of the pool.
 	session(ctx context.Context) (session, error)
 	// dedicated takes a connection for good, or returns an error that wraps
@@ -103,6 +105,8 @@ func (d pool) script(ctx context.Context, sql string) error {
 	_, err := d.p.Exec(ctx, sql) // without arguments: the simple protocol, one transaction
 	return err
 }
+
+func (d pool) open() int { return int(d.p.Stat().TotalConns()) }
 
 func (d pool) session(ctx context.Context) (session, error) {
 	c, err := d.p.Acquire(ctx)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/oncehttp/oncehttp"
 )
 
@@ -35,6 +37,29 @@ func disconnected(err error) bool {
 		return true // connection exception; shutdown; crash; start-up; idle session
 	}
 	return false
+}
+
+// losses counts what a call has lost to connections that broke. Its zero value is ready
+// to use.
+type losses struct{ pool, most, others int }
+
+// another reports whether another connection may be better than the one that err is of.
+// A pool may hold many that a server has ended, and shows that one by one, to whoever
+// uses them; each is met once. Beyond those there are two more tries.
+func (l *losses) another(db database, err error) bool {
+	if !disconnected(err) {
+		return false
+	}
+	if connect := (*pgconn.ConnectError)(nil); !errors.As(err, &connect) {
+		if l.pool == 0 {
+			l.most = db.open()
+		}
+		if l.pool++; l.pool <= l.most {
+			return true
+		}
+	}
+	l.others++
+	return l.others <= 2
 }
 
 // explain says what to do about an error, where that is known.

@@ -92,6 +92,70 @@ func TestALostReplyDoesNoHarm(t *testing.T) {
 	}
 }
 
+// A server that is started anew ends every connection of a pool, and a pool does not
+// look at those that were in use a moment ago.
+func TestAServerThatWasStartedAnewFailsNoCall(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	p := newProxy(t, pg.Addr())
+	dsn := strings.Replace(pg.DSN(pg.Database(t)), pg.Addr(), p.addr(), 1) + "&default_query_exec_mode=exec"
+	const most = 12
+	ctx := context.Background()
+	db, sqlDB := openPool(t, dsn, most), openSQL(t, dsn, most)
+	for _, v := range []struct {
+		name string
+		s    *pgstore.Store
+		open func() (done func(), err error)
+	}{
+		{"over a pool of pgx", pgstore.New(db, quiet, pgstore.WithTable(table())), func() (func(), error) {
+			c, err := db.Acquire(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return c.Release, nil
+		}},
+		{"over database/sql", pgstore.NewSQL(sqlDB, quiet, pgstore.WithTable(table())), func() (func(), error) {
+			c, err := sqlDB.Conn(ctx)
+			return func() { c.Close() }, err
+		}},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			s := migrated(t, v.s)
+			tx := s.Transactional()
+			defer tx.Close()
+			op, held := newOp("key"), newOp("claimed in a transaction")
+			mustClaim(t, s, op, oncehttp.ClaimAcquired)
+			for what, call := range map[string]func() error{
+				"Renew": func() error { return s.Renew(ctx, op, lease) },
+				"List": func() error {
+					_, err := s.List(ctx, oncehttp.RecordQuery{})
+					return err
+				},
+				"a transactional Claim": func() error {
+					_, err := tx.Claim(ctx, held, lease, keep)
+					return err
+				},
+			} {
+				var done []func()
+				for range most - 2 { // a claim keeps one
+					f, err := v.open()
+					if err != nil {
+						t.Fatal(err)
+					}
+					done = append(done, f)
+				}
+				for _, f := range done {
+					f()
+				}
+				p.breakAll(false)
+				if err := call(); err != nil {
+					t.Errorf("%s: got error %v, want none: the server is there", what, err)
+				}
+			}
+		})
+	}
+}
+
 func TestAServerThatIsGoneIsAnErrorAndNothingMore(t *testing.T) {
 	pg := services.Postgres(t)
 	p := newProxy(t, pg.Addr())

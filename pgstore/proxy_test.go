@@ -24,6 +24,7 @@ type proxy struct {
 	conns map[net.Conn]bool
 	met   int
 	told  func() // of what isLate
+	away  int    // who was not connected
 	sent  int    // what clients have sent, counted in reads
 }
 
@@ -85,6 +86,13 @@ func (p *proxy) faults() int {
 	return p.met
 }
 
+// refusals is how many could not be connected.
+func (p *proxy) refusals() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.away
+}
+
 func (p *proxy) requests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,6 +118,7 @@ func (p *proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.down {
+		p.away++
 		c.Close()
 		return false
 	}

@@ -39,6 +39,8 @@ func (d sqlDB) script(ctx context.Context, q string) error {
 	return err
 }
 
+func (d sqlDB) open() int { return d.db.Stats().OpenConnections }
+
 func (d sqlDB) session(ctx context.Context) (session, error) {
 	c, err := d.db.Conn(ctx)
 	if err != nil {

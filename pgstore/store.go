@@ -40,7 +40,8 @@ import (
 // claim, for a completion and for a replay. (Two are needed to claim a key whose
 // record has expired but was not swept yet, to take an orphan over, and to learn
 // that a claim was lost.) A call whose connection breaks is repeated on another
-// one, at most twice.
+// one: at most twice, and before that as often as the pool has connections, for those
+// that it had to a server that was started anew are all dead.
 //
 // A Store is safe for concurrent use. It keeps what expired until a claim, or
 // Sweep, comes across it.
@@ -338,6 +339,7 @@ func (s *Store) change(ctx context.Context, what, sql string, op *oncehttp.Op, w
 // row runs a statement of ours, and again if that can help: every one of them may
 // be repeated.
 func (s *Store) row(ctx context.Context, q querier, sql string, args []any, dest ...any) (bool, error) {
+	var lost losses
 	for try := 0; ; try++ {
 		found, err := q.row(ctx, sql, args, dest...)
 		switch {
@@ -349,9 +351,8 @@ func (s *Store) row(ctx context.Context, q querier, sql string, args []any, dest
 			if err2 := s.breathe(ctx, try); err2 != nil || try > 100 {
 				return false, err
 			}
-		case q == querier(s.db) && disconnected(err) && try < 2:
-			// Another connection may be good. If the server is gone there is
-			// none, and that is known at once.
+		case q == querier(s.db) && lost.another(s.db, err):
+			// If the server is gone, that is known at once.
 		default:
 			return false, err
 		}
@@ -361,10 +362,11 @@ func (s *Store) row(ctx context.Context, q querier, sql string, args []any, dest
 // each runs a statement that returns rows, and again if that can help: begin is
 // called before the first row of every run.
 func (s *Store) each(ctx context.Context, sql string, args []any, begin func(), one func(scan func(...any) error) error) error {
-	for try := 0; ; try++ {
+	var lost losses
+	for {
 		begin()
 		err := s.db.rows(ctx, sql, args, one)
-		if err == nil || ctx.Err() != nil || !disconnected(err) || try == 2 {
+		if err == nil || ctx.Err() != nil || !lost.another(s.db, err) {
 			return err
 		}
 	}
@@ -378,7 +380,7 @@ func (s *Store) breathe(ctx context.Context, try int) error {
 	if try < 2 {
 		return nil
 	}
-	most := time.Millisecond << min(try-2, 5)
+	most := time.Millisecond << min(try-2, 8)
 	t := time.NewTimer(most/2 + rand.N(most/2))
 	defer t.Stop()
 	select {

@@ -68,13 +68,18 @@ func (t *TxStore) Transact(ctx context.Context, op oncehttp.Op, keep time.Durati
 func (t *TxStore) relock(ctx context.Context, op *oncehttp.Op) (session, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.tx.settling())
 	defer cancel()
-	args := []any{rowID(op.Key), packToken(op.Token), micros(grace)}
+	args := []any{rowID(op.Key), packToken(op.Token), nil}
+	var lost losses
 	for try := 0; ; try++ {
 		sess, err := t.db.session(ctx)
 		if err == nil {
 			var yes bool
+			args[2] = micros(t.grace())
+			began := time.Now()
 			if yes, err = t.row(ctx, sess, t.sql.reclaim, args, &yes); yes {
-				if yes, err = t.lock(ctx, sess, op); yes {
+				yes, err = t.lock(ctx, sess, op)
+				t.took(began, err)
+				if yes {
 					return sess, nil
 				}
 			}
@@ -92,7 +97,7 @@ func (t *TxStore) relock(ctx context.Context, op *oncehttp.Op) (session, error) 
 			if !found || !own || done {
 				return nil, oncehttp.ErrClaimLost
 			}
-		case state(err) == serializationFailure || disconnected(err) && try < 2:
+		case state(err) == serializationFailure || lost.another(t.db, err):
 		default:
 			return nil, t.failed(ctx, "transact", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +25,8 @@ import (
 //     back, the lock is gone, and the key is free (or, if it was taken over, the orphan
 //     again that it was).
 //   - A row that is not locked, and was claimed less than 250 ms ago, also counts as
-//     running, because its holder may be about to lock it. Should another one take
+//     running, because its holder may be about to lock it. (It has longer where that
+//     took long the last time.) Should another one take
 //     the key all the same, the holder finds out when it locks the row, before its
 //     work starts.
 //   - Each claim keeps its connection until its work has ended. The pool must have
@@ -42,7 +44,8 @@ type TxStore struct {
 	*Store
 	tx txOptions
 
-	slots slots
+	slots   slots
+	locking atomic.Int64 // how long the latest claim took to lock its row
 
 	mu        sync.Mutex
 	unsettled map[string]bool // tokens whose commit may or may not have happened
@@ -79,10 +82,24 @@ const (
 	defaultSettle = 5 * time.Second
 
 	// grace is how long after its commit a transactional claim may take to lock
-	// its row. Two round trips are enough; should they take longer, nothing worse
-	// happens than that somebody else gets the key.
-	grace = 250 * time.Millisecond
+	// its row, at least. Two round trips are enough; should they take longer, nothing
+	// worse happens than that somebody else gets the key.
+	leastGrace = 250 * time.Millisecond
 )
+
+// grace is what the next claim gets to lock its row: twice what the latest one took.
+// If that were not enough time and after time, all who want one key would take it from
+// each other for ever.
+func (t *TxStore) grace() time.Duration {
+	return max(leastGrace, 2*time.Duration(t.locking.Load()))
+}
+
+// took notes how long a claim took to lock its row, unless err kept it from that.
+func (t *TxStore) took(began time.Time, err error) {
+	if err == nil {
+		t.locking.Store(int64(time.Since(began)))
+	}
+}
 
 // Transactional returns a store on the same table that runs work inside
 // transactions. An option that makes no sense is an error of every later call.
@@ -187,8 +204,10 @@ func (t *TxStore) take(ctx context.Context, what string, op oncehttp.Op, lease, 
 		c.Left = lease
 		return c, nil
 	}
-	w := wanted{op: &op, lease: lease, keep: keep, orphans: orphans, begins: micros(min(lease, grace))}
+	w := wanted{op: &op, lease: lease, keep: keep, orphans: orphans}
+	var lost losses
 	for try := 0; ; try++ {
+		w.begins = micros(min(lease, t.grace()))
 		c, sess, err := t.claimAndLock(ctx, w)
 		switch {
 		case err == nil && sess != nil:
@@ -198,7 +217,7 @@ func (t *TxStore) take(ctx context.Context, what string, op oncehttp.Op, lease, 
 		case err == nil && c.Status != 0:
 			return c, nil
 		case err == nil: // it was taken before we locked it
-		case state(err) == serializationFailure || disconnected(err) && try < 2:
+		case state(err) == serializationFailure || lost.another(t.db, err):
 		default:
 			return oncehttp.Claim{}, t.failed(ctx, what, err)
 		}
@@ -217,6 +236,7 @@ func (t *TxStore) claimAndLock(ctx context.Context, w wanted) (oncehttp.Claim, s
 	if err != nil {
 		return oncehttp.Claim{}, nil, err
 	}
+	began := time.Now()
 	c, err := t.claim(ctx, sess, w)
 	if err != nil || c.Status != oncehttp.ClaimAcquired {
 		sess.release()
@@ -224,7 +244,9 @@ func (t *TxStore) claimAndLock(ctx context.Context, w wanted) (oncehttp.Claim, s
 	}
 	late, done := lateContext(ctx, closing) // a claim that is not locked is half of one
 	defer done()
-	if locked, err := t.lock(late, sess, w.op); !locked {
+	locked, err := t.lock(late, sess, w.op)
+	t.took(began, err)
+	if !locked {
 		sess.release()
 		return oncehttp.Claim{}, nil, err
 	}

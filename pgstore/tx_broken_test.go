@@ -84,6 +84,79 @@ func TestALostAnswerToACommitIsSettled(t *testing.T) {
 	})
 }
 
+// While a server recovers, those who wait to learn how their commits ended come ever
+// more rarely.
+func TestAServerThatIsAwayIsAskedEverMoreRarely(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		p := newProxy(t, l.Addr())
+		s := connect(t, throughProxy(l, p), pgstore.WithSettle(3*time.Second))
+		op := newOp("key")
+		mustClaim(t, s, op, oncehttp.ClaimAcquired)
+		var ran atomic.Int32
+		commit := "commit"
+		if strings.Contains(t.Name(), "database/sql") {
+			commit = "COMMIT"
+		}
+		p.arm(losesReplyAndGoesDown, 1, commit)
+		if err := s.Transact(context.Background(), op, keep, pays(1, 100, &ran)); !errors.Is(err, oncehttp.ErrOutcomeUnknown) {
+			t.Errorf("got error %v, want ErrOutcomeUnknown", err)
+		}
+		// Waits of at least 4, 8, 16, 32 and 64 ms, and then of 128 ms: 28 of them fit into
+		// 3 s. Three connections are tried each time.
+		if got, most := p.refusals(), 3*(28+1); got > most {
+			t.Errorf("a server that was away was asked %d times, want %d at most", got, most)
+		}
+		p.up()
+	})
+}
+
+// Claims that need longer for their rows than another one believes that they may take are
+// not taken from each other for ever.
+func TestAFarServerGivesAnOrphanToSomebody(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
+		l := newLedger(t, pg)
+		p := newProxy(t, l.Addr())
+		stores := []*pgstore.TxStore{connect(t, throughProxy(l, p)), connect(t, throughProxy(l, p))}
+		op := newOp("key")
+		mustClaim(t, stores[0], op, oncehttp.ClaimAcquired)
+		if err := stores[0].Renew(context.Background(), op, 0); err != nil {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		p.told = func() {}
+		p.mu.Unlock()
+		p.arm(isLate, 1<<30, "BEGIN")
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		var got atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				for got.Load() == 0 && ctx.Err() == nil {
+					c, err := stores[i%2].TakeOver(ctx, newOp(op.Key), lease, keep)
+					switch {
+					case err != nil && ctx.Err() == nil:
+						t.Error(err)
+					case err == nil && c.Status == oncehttp.ClaimAcquired && ctx.Err() == nil:
+						got.Add(1)
+					default:
+						time.Sleep(5 * time.Millisecond)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if got.Load() != 1 {
+			t.Errorf("%d got the key while they all wanted it, want 1", got.Load())
+		}
+	})
+}
+
 // Two processes, the same keys, and connections that break all the time: each time a
 // moment after something was answered, about as long as that took. So a machine that is
 // slow at connecting gets on too, and a fast one is interrupted as often.
