@@ -23,8 +23,8 @@ type database interface {
 	rows(ctx context.Context, sql string, args []any, each func(scan func(dest ...any) error) error) error
 	// script runs statements without arguments, all or none.
 	script(ctx context.Context, sql string) error
-	// open is how many connections the pool has.
-	open() int
+	// idle is how many connections the pool has that nobody uses.
+	idle() int
 	// session takes one connection out of the pool.
 	session(ctx context.Context) (session, error)
 	// dedicated takes a connection for good, or returns an error that wraps
@@ -106,7 +106,7 @@ func (d pool) script(ctx context.Context, sql string) error {
 	return err
 }
 
-func (d pool) open() int { return int(d.p.Stat().TotalConns()) }
+func (d pool) idle() int { return int(d.p.Stat().IdleConns()) }
 
 func (d pool) session(ctx context.Context) (session, error) {
 	c, err := d.p.Acquire(ctx)

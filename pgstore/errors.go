@@ -41,20 +41,22 @@ func disconnected(err error) bool {
 
 // losses counts what a call has lost to connections that broke. Its zero value is ready
 // to use.
-type losses struct{ pool, most, others int }
+type losses struct{ met, idle, others int }
 
 // another reports whether another connection may be better than the one that err is of.
 // A pool may hold many that a server has ended, and shows that one by one, to whoever
-// uses them; each is met once. Beyond those there are two more tries.
+// uses them; each is met once. They are those that were idle at the first loss: who uses
+// one now will see by itself, and one that was made since then says that the server is
+// not well. Beyond those there are two more tries.
 func (l *losses) another(db database, err error) bool {
 	if !disconnected(err) {
 		return false
 	}
 	if connect := (*pgconn.ConnectError)(nil); !errors.As(err, &connect) {
-		if l.pool == 0 {
-			l.most = db.open()
+		if l.met == 0 {
+			l.idle = db.idle()
 		}
-		if l.pool++; l.pool <= l.most {
+		if l.met++; l.met <= l.idle {
 			return true
 		}
 	}

@@ -156,6 +156,46 @@ func TestAServerThatWasStartedAnewFailsNoCall(t *testing.T) {
 	}
 }
 
+// One that breaks every connection once it is made, as a pooler does whose own server is
+// away, shows in each new connection, and not in those of all who call at the time.
+func TestAServerThatBreaksEachConnectionIsNotStormed(t *testing.T) {
+	t.Parallel()
+	pg := services.Postgres(t)
+	p := newProxy(t, pg.Addr())
+	dsn := strings.Replace(pg.DSN(pg.Database(t)), pg.Addr(), p.addr(), 1) + "&default_query_exec_mode=exec"
+	const most, callers, each = 16, 16, 5
+	for _, v := range []struct {
+		name string
+		s    *pgstore.Store
+	}{
+		{"over a pool of pgx", pgstore.New(openPool(t, dsn, most), quiet, pgstore.WithTable(table()))},
+		{"over database/sql", pgstore.NewSQL(openSQL(t, dsn, most), quiet, pgstore.WithTable(table()))},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			s := migrated(t, v.s)
+			p.arm(losesRequest, 1<<30, "INSERT INTO")
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() {
+					for j := range each {
+						if _, err := s.Claim(context.Background(), newOp(fmt.Sprint(i, j)), lease, keep); err == nil {
+							t.Error("a claim that never came was answered")
+						}
+					}
+				})
+			}
+			wg.Wait()
+			got := p.faults()
+			p.arm(losesRequest, 0, "")
+			// Three of each call, and once each connection that was idle. To database/sql
+			// one that has just broken is idle too.
+			if limit := 2*3*callers*each + most; got > limit {
+				t.Errorf("%d calls were tried %d times, want at most %d", callers*each, got, limit)
+			}
+		})
+	}
+}
+
 func TestAServerThatIsGoneIsAnErrorAndNothingMore(t *testing.T) {
 	pg := services.Postgres(t)
 	p := newProxy(t, pg.Addr())

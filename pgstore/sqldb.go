@@ -39,7 +39,7 @@ func (d sqlDB) script(ctx context.Context, q string) error {
 	return err
 }
 
-func (d sqlDB) open() int { return d.db.Stats().OpenConnections }
+func (d sqlDB) idle() int { return d.db.Stats().Idle }
 
 func (d sqlDB) session(ctx context.Context) (session, error) {
 	c, err := d.db.Conn(ctx)

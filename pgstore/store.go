@@ -40,8 +40,8 @@ import (
 // claim, for a completion and for a replay. (Two are needed to claim a key whose
 // record has expired but was not swept yet, to take an orphan over, and to learn
 // that a claim was lost.) A call whose connection breaks is repeated on another
-// one: at most twice, and before that as often as the pool has connections, for those
-// that it had to a server that was started anew are all dead.
+// one: at most twice, and before that as often as the pool has idle connections, for
+// those that it had to a server that was started anew are all dead.
 //
 // A Store is safe for concurrent use. It keeps what expired until a claim, or
 // Sweep, comes across it.
