@@ -110,7 +110,8 @@ type Middleware struct {
 	// panicked. It may be called by several goroutines at once. Nil: not called.
 	OnOutcome func(*http.Request, Outcome)
 
-	// Logger is told what an operator should know. Nil means slog.Default().
+	// Logger is told what an operator should know. Nil means slog.Default(). A panic
+	// of its handler is told on standard error and goes no further.
 	Logger *slog.Logger
 
 	mu   sync.Mutex // for making once

@@ -79,7 +79,8 @@ type Once struct {
 	// is OrphanRefuse.
 	Orphan Orphan
 
-	// Logger is told what an operator should know. Nil means slog.Default().
+	// Logger is told what an operator should know. Nil means slog.Default(). A panic
+	// of its handler is told on standard error and goes no further.
 	Logger *slog.Logger
 
 	busy      busy

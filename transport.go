@@ -122,7 +122,8 @@ type Transport struct {
 
 	// Logger gets warnings about what a person should know: repeats that
 	// nothing protects, keys that differ. It never gets queries, bodies or
-	// keys. Nil means slog.Default().
+	// keys. Nil means slog.Default(). A panic of its handler is told on standard
+	// error, without what it panicked with, and goes no further.
 	Logger *slog.Logger
 
 	once    sync.Once

@@ -82,7 +82,8 @@ type Runner struct {
 	RevealResults, RevealReasoning bool
 
 	// Logger is told what an operator should know. Nil means slog.Default(). It
-	// is never given arguments, results, whole keys or what an upstream said.
+	// is never given arguments, results, whole keys or what an upstream said. A panic
+	// of its handler is told on standard error and goes no further.
 	Logger *slog.Logger
 
 	mu    sync.RWMutex
