@@ -218,7 +218,9 @@ func (t *tape) fetch(buf []byte, done chan struct{}) {
 		}
 		t.fetched(buf, n, err, died, done)
 	}()
-	n, err = t.src.Read(buf)
+	got, end := t.src.Read(buf)
+	_ = buf[:got:len(buf)] // one that gave what it cannot have panics here
+	n, err = got, end
 }
 
 // fetched takes note of what a Read of src has come to.

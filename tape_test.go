@@ -68,6 +68,12 @@ func (b failing) Read([]byte) (int, error) {
 }
 func (failing) Close() error { return nil }
 
+// A boasting body says that a Read gave more, or less, than it can have.
+type boasting struct{ more int }
+
+func (b boasting) Read(p []byte) (int, error) { return b.more + max(0, len(p)*b.more), nil }
+func (boasting) Close() error                 { return nil }
+
 // A Base that signs what it sends reads the body in the caller's goroutine, where a
 // server recovers a panic. So must it come there, and not where nobody does.
 func TestABodyThatPanicsDoesSoWhereItIsRead(t *testing.T) {
@@ -89,6 +95,24 @@ func TestABodyThatPanicsDoesSoWhereItIsRead(t *testing.T) {
 		})
 		if returned || (got == boom) != (what == "panics") {
 			t.Errorf("a body that %s: it returned: %v, recovered %v", what, returned, got)
+		}
+	}
+}
+
+// One whose Reads return what none can does what it does to io.ReadAll.
+func TestABodyThatMiscountsFailsWhereItIsRead(t *testing.T) {
+	for _, more := range []int{1, -1} {
+		var got any
+		apart(func() {
+			defer func() { got = recover() }()
+			req, err := http.NewRequest("PUT", "http://server.example/", boasting{more})
+			if err != nil {
+				t.Error(err)
+			}
+			(&Transport{Base: signing{}}).RoundTrip(req)
+		})
+		if _, ok := got.(runtime.Error); !ok {
+			t.Errorf("a body that is %d out: recovered %v, want the runtime's error", more, got)
 		}
 	}
 }
