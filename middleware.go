@@ -353,6 +353,9 @@ func (x *exchange) report() {
 	if x.out.Kind == 0 {
 		// One of our own hooks panicked before anything was claimed.
 		x.out.Kind, x.out.Status = OutcomeRefused, http.StatusInternalServerError
+		if x.h != nil { // or the store ended this goroutine
+			x.out.Kind = OutcomeRan
+		}
 	}
 	if x.held != nil && x.held.died { // what the handler was answered with is the server's to say
 		x.out.Kind, x.out.Status = x.held.fate.Kind, http.StatusInternalServerError

@@ -531,7 +531,7 @@ func (o *Once) execute(r *run, w work) (a Answer, err error) {
 			// Not recover: the panic goes on, and its stack stays whole for whoever
 			// logs it.
 			head, body, v = w.died()
-			r.died, r.fate = true, new(Answer)
+			r.died, r.fate = true, &Answer{Kind: OutcomeRan, Holder: int(r.holder)}
 			defer func() {
 				if !settled {
 					o.settleLater(r, head, body, v)

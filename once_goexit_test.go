@@ -3,6 +3,8 @@ package oncehttp
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -53,8 +55,8 @@ func TestOnceSurvivesALogThatFails(t *testing.T) {
 				}
 				return nil
 			})}, ok, ClaimDone},
-			{"the store panics once", &faulty{before: during("Complete", func(ctx context.Context, c storeCall) error {
-				if c.n == 1 {
+			{"the store panics at first", &faulty{before: during("Complete", func(ctx context.Context, c storeCall) error {
+				if c.n <= 3 {
 					panic("a store's secret")
 				}
 				return nil
@@ -104,7 +106,7 @@ func TestOnceSurvivesALogThatFails(t *testing.T) {
 // t.FailNow, leaves nothing running and nothing owed.
 func TestOnceSurvivesAStoreThatEndsTheGoroutine(t *testing.T) {
 	exits := func(_ context.Context, c storeCall) error {
-		if c.n == 1 {
+		if c.n <= 3 {
 			runtime.Goexit()
 		}
 		return nil
@@ -198,5 +200,92 @@ func TestOnceSurvivesATransactThatEndsTheGoroutine(t *testing.T) {
 				t.Errorf("the work ran: %v; the key is %v, want %v", tt.runs, got, tt.then)
 			}
 		})
+	}
+}
+
+// A log handler that ends the goroutine does not keep Once from saying what it knows of a
+// transaction: a key whose work called Unknown, or may be committed, is not run again.
+func TestOnceSurvivesALogThatEndsTheGoroutineOfATransaction(t *testing.T) {
+	unknown := func(ctx context.Context) ([]byte, []byte, error) {
+		Unknown(ctx)
+		return []byte("head"), nil, nil
+	}
+	slow := func(ctx context.Context) ([]byte, []byte, error) {
+		time.Sleep(6 * time.Minute)
+		return []byte("head"), nil, nil
+	}
+	for _, tt := range []struct {
+		what string
+		err  error // of Transact, which has freed the key if it is ErrRolledBack
+		work func(context.Context) ([]byte, []byte, error)
+		then ClaimStatus // 0: the key is free
+	}{
+		{"it may have been committed", errStore, ok, ClaimOrphaned},
+		{"it may have been committed, and took too long", errStore, slow, ClaimOrphaned},
+		{"it was rolled back", ErrRolledBack, ok, 0},
+		{"it was rolled back after Unknown", ErrRolledBack, unknown, ClaimOrphaned},
+		{"it was not begun", errStore, nil, 0},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := failingTx{&MemoryStore{}, tt.err, tt.work != nil}
+				o := &Once{Store: s, Logger: slog.New(badLog{runtime.Goexit}), Lease: time.Hour}
+				apart(func() { o.Do(t.Context(), Op{Key: "k"}, tt.work) })
+				if err := o.Drain(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if got := status(t, s.MemoryStore, "k"); got != tt.then {
+					t.Errorf("the key is %v, want %v", got, tt.then)
+				}
+			})
+		})
+	}
+}
+
+// A failingTx is a Transactor whose transactions fail with err, once the work has run.
+type failingTx struct {
+	*MemoryStore
+	err  error
+	runs bool
+}
+
+func (s failingTx) Transact(ctx context.Context, op Op, _ time.Duration, work func(context.Context) ([]byte, []byte, TxEnd)) error {
+	if s.runs {
+		work(ctx)
+	}
+	if s.err == ErrRolledBack {
+		s.Release(ctx, op)
+	}
+	return s.err
+}
+
+// What is told of a request whose handler has run does not say that it was refused.
+func TestOutcomeOfAStoreThatEndsTheGoroutine(t *testing.T) {
+	for _, died := range []bool{false, true} {
+		s := &faulty{Store: &MemoryStore{}, before: during("Complete", func(_ context.Context, c storeCall) error {
+			if c.n == 1 {
+				runtime.Goexit()
+			}
+			return nil
+		})}
+		var got Outcome
+		m := &Middleware{Store: s, Logger: quiet, OnOutcome: func(_ *http.Request, o Outcome) { got = o }}
+		h := m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			if died {
+				panic("x")
+			}
+		}))
+		apart(func() {
+			req := httptest.NewRequest("POST", "/", nil)
+			req.Header.Set(Header, "k")
+			defer func() { recover() }()
+			h.ServeHTTP(httptest.NewRecorder(), req)
+		})
+		if got.Kind != OutcomeRan || got.Recorded {
+			t.Errorf("the handler panicked: %v; got %v, recorded: %v, want that it ran", died, got.Kind, got.Recorded)
+		}
+		if err := m.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -11,26 +11,49 @@ import (
 // heartbeat goes on too.
 func (o *Once) recordLater(r *run, head, body []byte) {
 	o.busy.add(1)
-	go func() {
-		defer o.busy.add(-1)
-		defer r.stop()
-		until := time.Now().Add(o.recording())
-		for pause := 100 * time.Millisecond; ; pause = min(2*pause, o.lease()/3) {
-			time.Sleep(pause)
-			err := o.complete(o.newCall(r.base, o.patience()), r.op, head, body, o.keep())
-			switch {
-			case err == nil:
-				r.log(slog.LevelInfo, "oncehttp: an answer that went out unconfirmed is now recorded")
-				return
-			case errors.Is(err, ErrClaimLost):
-				r.log(slog.LevelError, "oncehttp: an answer went out but its claim was lost before it could be recorded; another holder may have done the work too")
-				return
-			case time.Now().After(until):
-				r.log(slog.LevelError, "oncehttp: giving up recording an answer that went out; its key is an orphan", "err", err)
-				return
-			}
+	go (&recording{o, r, head, body, time.Now().Add(o.recording()), 100 * time.Millisecond}).run()
+}
+
+// A recording is what recordLater is at.
+type recording struct {
+	o          *Once
+	r          *run
+	head, body []byte
+	until      time.Time
+	pause      time.Duration
+}
+
+func (x *recording) run() {
+	o, r := x.o, x.r
+	over := false
+	defer func() {
+		if !over { // the store ended this goroutine
+			go x.run()
+			return
 		}
+		defer o.busy.add(-1)
+		r.stop()
 	}()
+	for {
+		time.Sleep(x.pause)
+		x.pause = min(2*x.pause, o.lease()/3)
+		over = time.Now().After(x.until)
+		err := o.complete(o.newCall(r.base, o.patience()), r.op, x.head, x.body, o.keep())
+		switch {
+		case err == nil:
+			over = true
+			r.log(slog.LevelInfo, "oncehttp: an answer that went out unconfirmed is now recorded")
+			return
+		case errors.Is(err, ErrClaimLost):
+			over = true
+			r.log(slog.LevelError, "oncehttp: an answer went out but its claim was lost before it could be recorded; another holder may have done the work too")
+			return
+		case over || time.Now().After(x.until):
+			over = true
+			r.log(slog.LevelError, "oncehttp: giving up recording an answer that went out; its key is an orphan", "err", err)
+			return
+		}
+	}
 }
 
 // settleLater does in the background what settle has not come to.

@@ -190,8 +190,9 @@ var errLost = fmt.Errorf("oncehttp: the work's right to run is gone: %w", ErrCla
 
 // finish ends the work's context. It reports whether the claim was lost.
 func (r *run) finish(now time.Time) (lost bool) {
-	late := r.err(now) == context.DeadlineExceeded
+	err := r.err(now)
 	r.mu.Lock()
+	late := !r.over && err == context.DeadlineExceeded
 	r.over, lost = true, r.lost
 	if r.cancel != nil {
 		r.cancel(context.Canceled)

@@ -14,7 +14,7 @@ import (
 func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 	r.transaction = true
 	var v verdict
-	started, returned, undone, ended := false, false, false, false
+	started, returned, undone, ended, told := false, false, false, false, false
 	var panicked any // what work panicked with after it had called Unknown
 	a.Holder = int(r.holder)
 	defer func() {
@@ -24,18 +24,29 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 		case started && !returned:
 			// A panic of the work itself goes on. Nothing was committed, since
 			// only the work's return could have asked for it.
+			defer func() { // also if a log ends the goroutine
+				fate := o.panickedWithin(r)
+				r.died, r.fate = true, &fate
+			}()
 			r.finish(time.Now())
-			fate := o.panickedWithin(r)
-			r.died, r.fate = true, &fate
 			return
 		}
-		if p := recover(); p != nil {
-			r.finish(time.Now())
-			a, err = o.transacted(r, a, v, started, o.panicked("Transact", p))
-			r.goOn(panicked, a)
-		} else if !ended {
-			r.finish(time.Now())
-			a, err = o.transacted(r, a, v, started, errGoexit)
+		p := recover()
+		if p == nil && told {
+			return
+		}
+		if !ended {
+			err = errGoexit
+		}
+		defer func() {
+			a, err = o.transacted(r, a, v, started, err)
+			if p != nil {
+				r.goOn(panicked, a)
+			}
+		}()
+		r.finish(time.Now())
+		if p != nil {
+			err = o.panicked("Transact", p)
 		}
 	}()
 	err = t.Transact(r, r.op, o.keep(), func(ctx context.Context) (head, body []byte, end TxEnd) {
@@ -65,6 +76,7 @@ func (o *Once) transact(t Transactor, r *run, w work) (a Answer, err error) {
 	})
 	ended = true
 	r.finish(time.Now())
+	told = true
 	a, err = o.transacted(r, a, v, started, err)
 	r.goOn(panicked, a)
 	if undone && err == nil { // what work answered must not go out
@@ -107,7 +119,8 @@ func (o *Once) panickedWithin(r *run) Answer {
 	return Answer{Kind: OutcomeReleased, Holder: int(r.holder)}
 }
 
-// transacted answers for a transaction that ended with err.
+// transacted answers for a transaction that ended with err. It logs last, because a log
+// may end the goroutine.
 func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) (Answer, error) {
 	switch {
 	case err == nil && v == verdictRecord:
@@ -133,41 +146,41 @@ func (o *Once) transacted(r *run, a Answer, v verdict, started bool, err error) 
 		a.Kind = OutcomeRefused
 		return a, ErrInProgress
 	case !started:
-		r.log(slog.LevelWarn, "oncehttp: the store cannot begin a transaction; the work was not started", "err", err)
 		o.undo(&r.claiming, untilDone)
+		r.log(slog.LevelWarn, "oncehttp: the store cannot begin a transaction; the work was not started", "err", err)
 		a.Kind = OutcomeRefused
 		return a, fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
 	case errors.Is(err, ErrRolledBack) && v == verdictRecord && r.saidUnknown.Load():
 		// The answer by which work could tell after all is not there.
-		r.log(slog.LevelError, "oncehttp: a transaction was rolled back whose work had called Unknown; its key is an orphan until somebody finds out what happened", "err", err)
 		o.orphan(r)
+		r.log(slog.LevelError, "oncehttp: a transaction was rolled back whose work had called Unknown; its key is an orphan until somebody finds out what happened", "err", err)
 		a.Kind = OutcomeUnknown
 		return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	case errors.Is(err, ErrRolledBack) && v != verdictUnknown:
-		r.log(slog.LevelWarn, "oncehttp: a transaction was rolled back although its work wanted it committed; a repeat runs again", "err", err)
 		o.rooms.released(r.op.Key)
 		if r.tookOver {
 			o.orphan(r)
 		} else {
 			o.undo(&r.claiming, untilDone)
 		}
+		r.log(slog.LevelWarn, "oncehttp: a transaction was rolled back although its work wanted it committed; a repeat runs again", "err", err)
 		a.Kind = OutcomeReleased
 		return a, err
 	case v == verdictFree && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrOutcomeUnknown):
 		// No commit was asked for, so there was none.
-		r.log(slog.LevelWarn, "oncehttp: the store failed to roll a transaction back; trying to free its key", "err", err)
 		o.undo(&r.claiming, untilDone)
+		r.log(slog.LevelWarn, "oncehttp: the store failed to roll a transaction back; trying to free its key", "err", err)
 		own.Kind = OutcomeReleased
 		return own, nil
 	case v == verdictUnknown:
-		r.log(slog.LevelError, "oncehttp: the outcome of work is unknown, and the store failed to make its key an orphan; trying on", "err", err)
 		o.orphan(r)
+		r.log(slog.LevelError, "oncehttp: the outcome of work is unknown, and the store failed to make its key an orphan; trying on", "err", err)
 		own.Kind = OutcomeUnknown
 		return own, nil
 	}
-	r.log(slog.LevelError, "oncehttp: the store cannot tell whether a transaction was committed; its key is an orphan until somebody finds out", "err", err)
 	r.tookOver = true
 	o.undo(&r.claiming, untilDone)
+	r.log(slog.LevelError, "oncehttp: the store cannot tell whether a transaction was committed; its key is an orphan until somebody finds out", "err", err)
 	a.Kind = OutcomeUnknown
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return a, err
