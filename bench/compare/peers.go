@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -68,6 +70,35 @@ var (
 			rehttp.RetryStatusInterval(500, 600), rehttp.RetryIsErr(func(err error) bool { return err != nil }))), delay)
 	}}
 )
+
+// cancelOnly is the least that a wrapper does which can end an attempt: it gives each
+// request a context, and ends that with the response's body.
+var cancelOnly = peer{"a context for each request", "nothing", func(base http.RoundTripper, _ time.Duration) http.RoundTripper {
+	return roundTripFunc(func(req *http.Request) (*http.Response, error) {
+		ctx, cancel := context.WithCancel(req.Context())
+		resp, err := base.RoundTrip(req.WithContext(ctx))
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		resp.Body = &cancelingBody{resp.Body, cancel}
+		return resp, nil
+	})
+}}
+
+type roundTripFunc func(*http.Request) (*http.Response, error)
+
+func (f roundTripFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+type cancelingBody struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b *cancelingBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
 
 func newOnce(base http.RoundTripper, pause, timeout time.Duration) *oncehttp.Transport {
 	t := &oncehttp.Transport{Base: base, AttemptTimeout: timeout, Logger: silent}

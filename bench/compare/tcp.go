@@ -37,36 +37,45 @@ func tcpSection(r *report) {
 		base.MaxIdleConnsPerHost, base.MaxIdleConns = tcpConns, tcpConns
 		return &http.Client{Transport: p.wrap(base, time.Second)}
 	}
-	a, again, ours := client(bare), client(bare), client(oncehttpDefaults)
-	for _, c := range []*http.Client{a, again, ours} {
+	reference := client(bare)
+	// What anybody's wrapper does that can end an attempt, and what others do.
+	beside := []peer{bare, oncehttpDefaults, oncehttpNoTimeout, cancelOnly, hashicorp, failsafe}
+	clients := make([]*http.Client, len(beside))
+	for i, p := range beside {
+		clients[i] = client(p)
+	}
+	for _, c := range append(clients, reference) {
 		rate(c, s.URL) // opens its connections
 		defer c.CloseIdleConnections()
 	}
-	var same, ratio, plain []float64
+	ratios := make([][]float64, len(beside))
+	var plain []float64
 	for i := range tcpPairs {
-		// Who comes first changes, since the second may meet the first one's garbage.
-		pair := func(x, y *http.Client) float64 {
+		for j, c := range clients {
+			// Who comes first changes, since the second may meet the first one's garbage.
+			var of, other float64
 			if i%2 == 0 {
-				p := rate(x, s.URL)
-				return rate(y, s.URL) / p
+				of = rate(reference, s.URL)
+				other = rate(c, s.URL)
+			} else {
+				other = rate(c, s.URL)
+				of = rate(reference, s.URL)
 			}
-			q := rate(y, s.URL)
-			return q / rate(x, s.URL)
+			ratios[j] = append(ratios[j], other/of)
+			plain = append(plain, of)
 		}
-		same = append(same, pair(a, again))
-		ratio = append(ratio, pair(a, ours))
-		plain = append(plain, rate(a, s.URL))
 	}
-	r.printf("Keyed POSTs over %d connections, %d alternating pairs of %v; the rate of one, of that of a bare http.Client.\n\n", tcpConns, tcpPairs, tcpTime)
-	r.printf("| pair | lower quartile | median | upper quartile |\n|---|---|---|---|\n")
-	for _, row := range []struct {
-		name string
-		x    []float64
-	}{{"http.Client and itself (A/A)", same}, {"http.Client and oncehttp, all defaults", ratio}} {
-		r.printf("| %s | %.3f | %.3f | %.3f |\n", row.name, quantile(row.x, 0.25), median(row.x), quantile(row.x, 0.75))
+	r.printf("Keyed POSTs over %d connections, %d alternating pairs of %v; the rate of each, of that of a bare http.Client.\n\n", tcpConns, tcpPairs, tcpTime)
+	r.printf("| | lower quartile | median | upper quartile | has |\n|---|---|---|---|---|\n")
+	for j, p := range beside {
+		name := p.name
+		if j == 0 {
+			name = "http.Client and itself (A/A)"
+		}
+		r.printf("| %s | %.3f | %.3f | %.3f | %s |\n", name, quantile(ratios[j], 0.25), median(ratios[j]), quantile(ratios[j], 0.75), p.features)
 	}
 	r.printf("\nThe bare client made %.0f requests a second.\n", median(plain))
-	r.judge("loopback TCP: rate, of a bare client's (limit: A/A's lower quartile − 0.03)", median(ratio), "≥", quantile(same, 0.25)-0.03, "×")
+	r.judge("loopback TCP: rate, of a bare client's (limit: A/A's lower quartile − 0.03)", median(ratios[1]), "≥", quantile(ratios[0], 0.25)-0.03, "×")
 }
 
 // rate is how many requests a second go over all connections together.
