@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -718,13 +720,22 @@ func TestBindingIsOfTheBestCredentials(t *testing.T) {
 // An answer that is definite makes good that the handler could not tell. When it is
 // rolled back, nobody can tell again.
 func TestAnAnswerThatIsRolledBackMakesNothingGoodOfUnknown(t *testing.T) {
-	for name, again := range map[string]bool{"the commit is refused": false, "the store runs it again": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		again bool
+		log   *slog.Logger
+	}{
+		{"the commit is refused", false, quiet},
+		{"the store runs it again", true, quiet},
+		{"the commit is refused, and the log ends the goroutine", false, slog.New(badLog{runtime.Goexit})},
+		{"the store runs it again, and the log ends the goroutine", true, slog.New(badLog{runtime.Goexit})},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &transacting{MemoryStore: &MemoryStore{}}
-				store.commit, store.again = ErrRolledBack, again
+				store.commit, store.again = ErrRolledBack, tt.again
 				ran := 0
-				m := &Middleware{Store: store, Logger: quiet}
+				m := &Middleware{Store: store, Logger: tt.log}
 				h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					ran++
 					Unknown(r.Context())
@@ -734,8 +745,9 @@ func TestAnAnswerThatIsRolledBackMakesNothingGoodOfUnknown(t *testing.T) {
 					r := httptest.NewRequest("POST", "/pay", strings.NewReader("{}"))
 					r.Header.Set(Header, "k")
 					rec := httptest.NewRecorder()
-					h.ServeHTTP(rec, r)
-					if !strings.Contains(rec.Body.String(), "outcome-unknown") && !strings.Contains(rec.Body.String(), "handler-failed") {
+					apart(func() { h.ServeHTTP(rec, r) })
+					synctest.Wait() // for what is said to the store in the background
+					if tt.log == quiet && !strings.Contains(rec.Body.String(), "outcome-unknown") && !strings.Contains(rec.Body.String(), "handler-failed") {
 						t.Errorf("got %d %s, want an outcome that is unknown", rec.Code, rec.Body)
 					}
 				}

@@ -217,18 +217,19 @@ func TestOnceSurvivesALogThatEndsTheGoroutineOfATransaction(t *testing.T) {
 	for _, tt := range []struct {
 		what string
 		err  error // of Transact, which has freed the key if it is ErrRolledBack
+		runs bool  // the work is run
 		work func(context.Context) ([]byte, []byte, error)
 		then ClaimStatus // 0: the key is free
 	}{
-		{"it may have been committed", errStore, ok, ClaimOrphaned},
-		{"it may have been committed, and took too long", errStore, slow, ClaimOrphaned},
-		{"it was rolled back", ErrRolledBack, ok, 0},
-		{"it was rolled back after Unknown", ErrRolledBack, unknown, ClaimOrphaned},
-		{"it was not begun", errStore, nil, 0},
+		{"it may have been committed", errStore, true, ok, ClaimOrphaned},
+		{"it may have been committed, and took too long", errStore, true, slow, ClaimOrphaned},
+		{"it was rolled back", ErrRolledBack, true, ok, 0},
+		{"it was rolled back after Unknown", ErrRolledBack, true, unknown, ClaimOrphaned},
+		{"it was not begun", errStore, false, ok, 0},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := failingTx{&MemoryStore{}, tt.err, tt.work != nil}
+				s := failingTx{&MemoryStore{}, tt.err, tt.runs}
 				o := &Once{Store: s, Logger: slog.New(badLog{runtime.Goexit}), Lease: time.Hour}
 				apart(func() { o.Do(t.Context(), Op{Key: "k"}, tt.work) })
 				if err := o.Drain(t.Context()); err != nil {

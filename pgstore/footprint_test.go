@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 
@@ -35,9 +36,9 @@ func TestARecordWithoutABodyTakesAtMost400Bytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s bytes for %d records: %.0f each; %s", bytes, records, n/records, query(t, pg, db, `select
-		'table '||pg_relation_size('oncehttp_records')/20000||', index '||pg_relation_size('oncehttp_records_pkey')/20000||', updates '||n_tup_upd||', heap-only '||n_tup_hot_upd
-		from pg_stat_user_tables where relname='oncehttp_records'`))
+	t.Logf("%s bytes for %d records: %.0f each; %s", bytes, records, n/records, query(t, pg, db, fmt.Sprintf(`select
+		'table '||pg_relation_size('oncehttp_records')/%[1]d||', index '||pg_relation_size('oncehttp_records_pkey')/%[1]d||', updates '||n_tup_upd||', heap-only '||n_tup_hot_upd
+		from pg_stat_user_tables where relname='oncehttp_records'`, records)))
 	if n/records > limit {
 		t.Errorf("got %.0f bytes a record, want at most %d", n/records, limit)
 	}

@@ -21,16 +21,20 @@ func throughProxy(l *ledger, p *proxy) string {
 	return strings.Replace(l.DSN(l.db), l.Addr(), p.addr(), 1) + "&default_query_exec_mode=exec"
 }
 
+// commitOf is how the driver of a test of both spells what ends a transaction.
+func commitOf(t *testing.T) string {
+	if strings.Contains(t.Name(), "database/sql") {
+		return "COMMIT"
+	}
+	return "commit"
+}
+
 func TestALostAnswerToACommitIsSettled(t *testing.T) {
 	t.Parallel()
 	pg := services.Postgres(t)
 	both(t, func(t *testing.T, connect func(testing.TB, string, ...pgstore.TxOption) *pgstore.TxStore) {
 		l := newLedger(t, pg)
 		p := newProxy(t, l.Addr())
-		commit := "commit"
-		if strings.Contains(t.Name(), "database/sql") {
-			commit = "COMMIT"
-		}
 		// Whoever can ask has to connect first, which some machines are slow at.
 		patient := connect(t, throughProxy(l, p), pgstore.WithSettle(time.Minute))
 		hasty := connect(t, throughProxy(l, p), pgstore.WithSettle(2*time.Second))
@@ -59,7 +63,7 @@ func TestALostAnswerToACommitIsSettled(t *testing.T) {
 				op := newOp(v.name)
 				mustClaim(t, s, op, oncehttp.ClaimAcquired)
 				var ran atomic.Int32
-				p.arm(v.what, v.times, commit)
+				p.arm(v.what, v.times, commitOf(t))
 				err := s.Transact(context.Background(), op, keep, pays(1, 100, &ran))
 				p.arm(v.what, 0, "")
 				if !errors.Is(err, v.err) {
@@ -96,11 +100,7 @@ func TestAServerThatIsAwayIsAskedEverMoreRarely(t *testing.T) {
 		op := newOp("key")
 		mustClaim(t, s, op, oncehttp.ClaimAcquired)
 		var ran atomic.Int32
-		commit := "commit"
-		if strings.Contains(t.Name(), "database/sql") {
-			commit = "COMMIT"
-		}
-		p.arm(losesReplyAndGoesDown, 1, commit)
+		p.arm(losesReplyAndGoesDown, 1, commitOf(t))
 		if err := s.Transact(context.Background(), op, keep, pays(1, 100, &ran)); !errors.Is(err, oncehttp.ErrOutcomeUnknown) {
 			t.Errorf("got error %v, want ErrOutcomeUnknown", err)
 		}
