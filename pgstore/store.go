@@ -30,6 +30,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 )
 
 // A Store keeps records in one table of a PostgreSQL database. Any number of
@@ -142,12 +143,7 @@ func (s *Store) Close() {
 	s.broom.close()
 }
 
-func (s *Store) log() *slog.Logger {
-	if s.opts.logger == nil {
-		return slog.Default()
-	}
-	return s.opts.logger
-}
+func (s *Store) log() *slog.Logger { return calmlog.Logger(s.opts.logger) }
 
 // Claim implements [oncehttp.Store].
 func (s *Store) Claim(ctx context.Context, op oncehttp.Op, lease, keep time.Duration) (oncehttp.Claim, error) {

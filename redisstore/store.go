@@ -27,6 +27,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 )
 
 // A Store keeps each record under one key of a Redis server or cluster. Any number
@@ -154,12 +155,7 @@ func (s *Store) Close() {
 	s.lanes.close()
 }
 
-func (s *Store) log() *slog.Logger {
-	if s.opts.logger == nil {
-		return slog.Default()
-	}
-	return s.opts.logger
-}
+func (s *Store) log() *slog.Logger { return calmlog.Logger(s.opts.logger) }
 
 // Claim implements [oncehttp.Store]. When Redis has reached its maxmemory, the
 // error is [oncehttp.ErrFull] for a new key; keys that have a record still get it.

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/calmlog"
 )
 
 // A Store keeps records in an SQLite file. What it has answered is on the disk.
@@ -184,12 +185,7 @@ func (s *Store) check() error {
 
 func (s *Store) busy() time.Duration { return cmp.Or(s.opts.busy, defaultBusy) }
 
-func (s *Store) log() *slog.Logger {
-	if s.opts.logger == nil {
-		return slog.Default()
-	}
-	return s.opts.logger
-}
+func (s *Store) log() *slog.Logger { return calmlog.Logger(s.opts.logger) }
 
 // start opens the file and begins to write.
 func (s *Store) start(nreaders int) error {

@@ -1,5 +1,8 @@
 // Package calmlog keeps a slog.Handler's panics from whoever logs: what is logged in the
 // middle of a claim, or in a goroutine that nobody recovers, must not be how it ends.
+//
+// The stores use it from modules of their own, whose versions may be older than this
+// one's: Logger has to stay as it is.
 package calmlog
 
 import (
