@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -50,6 +51,29 @@ func (x *memIndex) all(hash uint64) (ids []memRef) {
 		ids = append(ids, id)
 	}
 	return ids
+}
+
+// A million small answers are no work for the collector: there are no places for pointers
+// to long ones until one comes.
+func TestMemSlabOfSmallAnswersHasNoPointers(t *testing.T) {
+	s := &MemoryStore{}
+	do := func(key string, body []byte) *memSlab {
+		op := Op{Key: key, Token: "t"}
+		if _, err := s.Claim(t.Context(), op, time.Minute, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Complete(t.Context(), op, []byte("head"), body, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		sl, _ := s.table.slab(s.table.find(key).id)
+		return sl
+	}
+	if sl := do("small", []byte("body")); sl.long != nil {
+		t.Error("a slab has places for long answers, and none is there")
+	}
+	if sl := do("large", make([]byte, 1000)); sl.long == nil {
+		t.Error("a long answer has no place")
+	}
 }
 
 // A record is five cache lines of 64 bytes, and begins with one.

@@ -880,10 +880,11 @@ func memCheck(t *testing.T, s *MemoryStore) {
 		}
 		for i := range sl.records {
 			id := memRef(at*memSlabSize + i + 1)
-			if in := sl.used&(1<<i) != 0; in != seen[id] || in != (sl.records[i].id == id) || !in && sl.long[i] != nil {
+			long := sl.long != nil && sl.long[i] != nil
+			if in := sl.used&(1<<i) != 0; in != seen[id] || in != (sl.records[i].id == id) || !in && long {
 				wrong("place %d is in use, or not, and is not marked so", id)
 			}
-			if r := &sl.records[i]; (sl.long[i] != nil) != (r.longName || r.longAnswer) || r.longName && r.longAnswer {
+			if r := &sl.records[i]; long != (r.longName || r.longAnswer) || r.longName && r.longAnswer {
 				wrong("record %d has bytes elsewhere, or not, and is not marked so", id)
 			}
 		}

@@ -130,9 +130,12 @@ func (t *memTable) nameOf(r *memRecord) []byte {
 func (t *memTable) keyOf(r *memRecord) []byte   { return t.nameOf(r)[:r.key] }
 func (t *memTable) tokenOf(r *memRecord) []byte { return t.nameOf(r)[r.key:] }
 
-// longOf is where the bytes of a record are that it has no room for.
+// longOf is where the bytes of a record are, or will be, that it has no room for.
 func (t *memTable) longOf(r *memRecord) *[]byte {
 	sl, i := t.slab(r.id)
+	if sl.long == nil {
+		sl.long = new([memSlabSize][]byte)
+	}
 	return &sl.long[i]
 }
 
@@ -211,13 +214,14 @@ const (
 	memText = 144
 )
 
-// A memSlab holds records. The pointers come first because the collector looks no
-// further than the last one. With them, the numbers and the 8 bytes that the runtime puts
+// A memSlab holds records. The pointer comes first because the collector looks no
+// further than the last one. With it, the numbers and the 8 bytes that the runtime puts
 // before an object of this kind, records begin with a cache line.
 type memSlab struct {
-	long       [memSlabSize][]byte
-	used       uint64 // a bit for each
-	prev, next uint32 // in the list of slabs with room, 1 + place
+	long       *[memSlabSize][]byte // made when it is first needed
+	used       uint64               // a bit for each
+	prev, next uint32               // in the list of slabs with room, 1 + place
+	_          [32]byte
 	records    [memSlabSize]memRecord
 }
 
@@ -286,7 +290,9 @@ func (t *memTable) vacate(r *memRecord) {
 }
 
 func (sl *memSlab) clear(i uint32) {
-	sl.long[i] = nil
+	if sl.long != nil {
+		sl.long[i] = nil
+	}
 	sl.records[i] = memRecord{}
 }
 
