@@ -380,7 +380,8 @@ func (d *memQueues) Pop() any {
 
 // schedule makes a record expire when it has lasted from now.
 func (t *memTable) schedule(r *memRecord, lasts, now time.Duration) {
-	if q := t.queues[r.lasts]; r.lasts == lasts && q.last == r.id { // it stays where it is
+	q := t.queues[lasts]
+	if r.lasts == lasts && q.last == r.id { // it stays where it is
 		r.expires = memLater(now, lasts)
 		if q.first == r.id {
 			q.due = r.expires
@@ -390,7 +391,6 @@ func (t *memTable) schedule(r *memRecord, lasts, now time.Duration) {
 	}
 	t.unschedule(r)
 	r.lasts, r.expires = lasts, memLater(now, lasts)
-	q := t.queues[lasts]
 	if q == nil {
 		if q = t.spare; q == nil {
 			q = new(memQueue)
