@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 )
 
 // A sharedTimer has many wait for a time each, by one timer of the runtime: attempts for
@@ -109,7 +110,14 @@ func (s *sharedTimer[W]) set(at moment) {
 	s.fires = at
 	left := at.since(thisMoment())
 	if s.timer == nil {
-		s.timer = time.AfterFunc(left, s.fire)
+		// A timer that fires in vain must not be what keeps all that s is a part of, as a
+		// Middleware with a store in memory. Who waits keeps s himself.
+		weakly := weak.Make(s)
+		s.timer = time.AfterFunc(left, func() {
+			if s := weakly.Value(); s != nil {
+				s.fire()
+			}
+		})
 	} else {
 		s.timer.Reset(left)
 	}

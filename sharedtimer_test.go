@@ -5,10 +5,12 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 )
 
 // timerRounds is how much the random tests of shared timers do.
@@ -249,3 +251,47 @@ func TestTimeoutsByChance(t *testing.T) {
 }
 
 type foreignBase struct{ http.RoundTripper }
+
+// Who is done with a Middleware or a Transport is done with it at once: a timer that will
+// fire in vain does not keep it, nor a store in memory and its records.
+func TestASharedTimerKeepsNothing(t *testing.T) {
+	once := func() weak.Pointer[Once] {
+		o := &Once{Store: &MemoryStore{}}
+		if _, err := o.Do(context.Background(), Op{Key: "key"}, func(context.Context) (head, body []byte, err error) { return nil, nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+		if o.beats.timer == nil {
+			t.Fatal("the timer of first heartbeats is not set, so this proves nothing")
+		}
+		return weak.Make(o)
+	}()
+	transport := func() weak.Pointer[Transport] {
+		tr := &Transport{Base: asking(func(r *http.Request) (*http.Response, error) {
+			r.Context().Done() // asks for the timeout to be kept
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Header: http.Header{}}, nil
+		})}
+		r, err := http.NewRequest("POST", "http://a.example", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tr.RoundTrip(r); err != nil {
+			t.Fatal(err)
+		}
+		if tr.timeouts.timer == nil {
+			t.Fatal("the timer of timeouts is not set, so this proves nothing")
+		}
+		return weak.Make(tr)
+	}()
+	for range 100 {
+		runtime.GC()
+		if once.Value() == nil && transport.Value() == nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Errorf("still kept: the Once %t, the Transport %t", once.Value() != nil, transport.Value() != nil)
+}
+
+type asking func(*http.Request) (*http.Response, error)
+
+func (f asking) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
