@@ -20,6 +20,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/oncehttp/oncehttp/internal/badlog"
 )
 
 // ask serves one request without a network, as tests in bubbles need it.
@@ -727,8 +729,8 @@ func TestAnAnswerThatIsRolledBackMakesNothingGoodOfUnknown(t *testing.T) {
 	}{
 		{"the commit is refused", false, quiet},
 		{"the store runs it again", true, quiet},
-		{"the commit is refused, and the log ends the goroutine", false, slog.New(badLog{runtime.Goexit})},
-		{"the store runs it again, and the log ends the goroutine", true, slog.New(badLog{runtime.Goexit})},
+		{"the commit is refused, and the log ends the goroutine", false, badlog.New(runtime.Goexit)},
+		{"the store runs it again, and the log ends the goroutine", true, badlog.New(runtime.Goexit)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

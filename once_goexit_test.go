@@ -2,25 +2,15 @@ package oncehttp
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/oncehttp/oncehttp/internal/badlog"
 )
-
-// A badLog is a slog.Handler that fails like this whenever it is told something.
-type badLog struct{ fail func() }
-
-func (badLog) Enabled(context.Context, slog.Level) bool { return true }
-func (l badLog) Handle(context.Context, slog.Record) error {
-	l.fail()
-	return nil
-}
-func (l badLog) WithAttrs([]slog.Attr) slog.Handler { return l }
-func (l badLog) WithGroup(string) slog.Handler      { return l }
 
 // apart runs f in a goroutine of its own, whose end it waits for.
 func apart(f func()) {
@@ -83,7 +73,7 @@ func TestOnceSurvivesALogThatFails(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := tt.s
 					s.Store = &MemoryStore{}
-					o := &Once{Store: s, Logger: slog.New(badLog{fail})}
+					o := &Once{Store: s, Logger: badlog.New(fail)}
 					apart(func() { o.Do(t.Context(), Op{Key: "k"}, tt.work) })
 					if err := o.Drain(t.Context()); err != nil {
 						t.Error(err)
@@ -230,7 +220,7 @@ func TestOnceSurvivesALogThatEndsTheGoroutineOfATransaction(t *testing.T) {
 		t.Run(tt.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := failingTx{&MemoryStore{}, tt.err, tt.runs}
-				o := &Once{Store: s, Logger: slog.New(badLog{runtime.Goexit}), Lease: time.Hour}
+				o := &Once{Store: s, Logger: badlog.New(runtime.Goexit), Lease: time.Hour}
 				apart(func() { o.Do(t.Context(), Op{Key: "k"}, tt.work) })
 				if err := o.Drain(t.Context()); err != nil {
 					t.Error(err)

@@ -287,7 +287,7 @@ func TestASharedTimerKeepsNothing(t *testing.T) {
 		if once.Value() == nil && transport.Value() == nil {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		runtime.Gosched()
 	}
 	t.Errorf("still kept: the Once %t, the Transport %t", once.Value() != nil, transport.Value() != nil)
 }

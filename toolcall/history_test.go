@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncehttp/oncehttp"
+	"github.com/oncehttp/oncehttp/internal/badlog"
 )
 
 // Providers reject a conversation in which a call has no answer, or two, or one that
@@ -112,7 +112,7 @@ func TestRetriableIsSaidWhereItIsAllowedAndSafe(t *testing.T) {
 func TestALogThatPanicsIsNoEnding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRunner(t, new(oncehttp.MemoryStore), Tool{Name: "panics", Effect: Unsafe, Call: func(context.Context, json.RawMessage) (any, error) { panic("x") }})
-		r.Logger = slog.New(panickyLog{slog.DiscardHandler})
+		r.Logger = badlog.New(func() { panic("a handler's secret") })
 		r.OnRecord = func(context.Context, Record) { panic("x") }
 		got := r.Turn("u", Budget{}).Do(t.Context(), Call{Tool: "panics", ID: "1", Args: []byte(`{}`)})
 		if len(got) != 1 || got[0].Outcome != OutcomeUnknown {
@@ -120,8 +120,3 @@ func TestALogThatPanicsIsNoEnding(t *testing.T) {
 		}
 	})
 }
-
-type panickyLog struct{ slog.Handler }
-
-func (panickyLog) Enabled(context.Context, slog.Level) bool  { return true }
-func (panickyLog) Handle(context.Context, slog.Record) error { panic("a handler's secret") }
